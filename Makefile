@@ -1,0 +1,50 @@
+# Every command of this project. Each target works on a fresh Debian 12 with only python3.11, make and a C/C++ compiler:
+# tools/bootstrap.sh makes .venv the first time and finds it ready afterwards.
+
+PORT ?= 8000
+HOST ?= 127.0.0.1
+MODEL ?= smollm2
+ENGINES ?= 1
+
+BIN := .venv/bin
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+# Ends the server with its make, even when that is killed outright: no orphan keeps the port.
+TIED := $(shell command -v setpriv >/dev/null 2>&1 && echo setpriv --pdeathsig TERM)
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test check lint types unit clean venv venv-dev
+MAKEFLAGS += --no-print-directory
+
+help: ## Show this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | \
+	    while IFS="$$(printf '\t')" read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
+
+serve: venv ## Serve MODEL=smollm2 on HOST=127.0.0.1 PORT=8000 with ENGINES=1 local engines
+	@exec $(TIED) $(BIN)/roundhouse serve '$(MODEL)' --port '$(PORT)' --host '$(HOST)' --engines '$(ENGINES)'
+
+test: lint types ## Run the whole test suite, after the quick gates of `check`
+	$(BIN)/pytest
+
+check: lint types unit ## Run the quick gates: ruff, import-linter, pyright, unit tests
+
+clean: ## Remove .venv, build products and caches in this folder (converted models in the user's cache stay)
+	rm -rf .venv build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests tools -name '*.egg-info' -prune -exec rm -rf {} + -o -name __pycache__ -prune -exec rm -rf {} +
+
+lint: venv-dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports
+
+types: venv-dev
+	$(BIN)/pyright
+
+unit: venv-dev
+	$(BIN)/pytest $(wildcard tests/unit tests/golden)
+
+venv:
+	@tools/bootstrap.sh serve
+
+venv-dev:
+	@tools/bootstrap.sh dev

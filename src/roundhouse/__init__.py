@@ -1,0 +1,29 @@
+"""Roundhouse serves large language models on Kubernetes.
+
+The public names are imported on first use, so that a frontend never imports torch and an engine never imports FastAPI.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from roundhouse.frontend.async_llm import AsyncLLM as AsyncLLM
+    from roundhouse.protocol.sampling import SamplingParams as SamplingParams
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "AsyncLLM": "roundhouse.frontend.async_llm",
+    "SamplingParams": "roundhouse.protocol.sampling",
+}
+
+__all__ = ["AsyncLLM", "SamplingParams", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(home), name)

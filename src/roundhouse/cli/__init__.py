@@ -1,0 +1,1 @@
+"""What users type. Parse, build configs, call one function."""

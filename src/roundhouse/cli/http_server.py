@@ -1,0 +1,70 @@
+"""Listening and serving HTTP: the port is taken before a model is loaded, uvicorn takes it over later."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+
+from roundhouse.protocol.errors import ConfigError
+
+KEEP_ALIVE_S = 75
+BACKLOG = 2048
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A bound socket that does not listen yet: clients are refused until uvicorn starts. Raises `ConfigError`."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {host}: {error.strerror or error}") from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            # `::` means every address, as people expect of a server that has one listening socket.
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind(address)
+        # Two sockets with SO_REUSEADDR may bind the same port; only one may listen. Take it now, serve it later.
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"cannot listen on {url_host(host)}:{port}: {error.strerror}; is the port in use?") from None
+    listener.setblocking(False)
+    return listener
+
+
+def url_host(host: str) -> str:
+    """`host` as it stands in a URL."""
+    return f"[{host}]" if ":" in host else host
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn without its signal handlers: the command decides what a signal means."""
+
+    def __init__(self, app: Any) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_graceful_shutdown=5,
+                server_header=False,
+                h11_max_incomplete_event_size=64 * 1024,
+                ws="none",
+            )
+        )
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    def stop(self) -> None:
+        self.should_exit = True

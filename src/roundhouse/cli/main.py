@@ -1,0 +1,84 @@
+"""`roundhouse`: the commands. Each imports what it runs only when it runs, so that `--help` and engines start fast."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from roundhouse import __version__
+from roundhouse.cli import options
+from roundhouse.protocol.errors import ConfigError, RoundhouseError
+
+BAD_CONFIG_EXIT_CODE = 2
+"""Also click's own for a bad flag: nothing that a restart could mend."""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="roundhouse")
+def cli() -> None:
+    """Serve large language models: on a laptop with `roundhouse serve`, on Kubernetes with the chart.
+
+    MODEL is a folder with safetensors, a hub id, a .gguf file, or `smollm2`, the small chat model that is built in.
+    """
+
+
+@cli.command()
+@options.model
+@options.http
+@options.engines
+@options.engine_tuning
+@options.logging
+def serve(**flags: Any) -> None:
+    """Serve MODEL here: one frontend and local engine processes.
+
+    The OpenAI API is at http://HOST:PORT/v1, metrics are at /metrics.
+    """
+    from roundhouse.cli.serve import run_serve
+
+    run_serve(options.serve_settings(flags))
+
+
+@cli.command()
+@options.model
+@options.http
+@options.mesh_bind
+@options.logging
+def frontend(**flags: Any) -> None:
+    """Run a frontend: the OpenAI API for engines that connect to it."""
+    from roundhouse.cli.frontend import run_frontend
+
+    run_frontend(options.frontend_settings(flags))
+
+
+@cli.command()
+@options.model
+@options.mesh_connect
+@options.engine_tuning
+@options.logging
+def engine(**flags: Any) -> None:
+    """Run one engine: it holds MODEL and connects to frontends."""
+    from roundhouse.cli.engine import run_engine
+
+    sys.exit(run_engine(options.engine_settings(flags)))
+
+
+@cli.command()
+def version() -> None:
+    """Print the version."""
+    click.echo(__version__)
+
+
+def main(run: Callable[..., Any] = cli) -> None:
+    """The console script: an error of ours is one line on stderr and a non-zero exit code."""
+    try:
+        run(prog_name="roundhouse")
+    except RoundhouseError as error:
+        click.echo(f"roundhouse: error: {error.message}", err=True)
+        sys.exit(BAD_CONFIG_EXIT_CODE if isinstance(error, ConfigError) else 1)
+
+
+if __name__ == "__main__":
+    main()

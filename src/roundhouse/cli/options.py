@@ -1,0 +1,241 @@
+"""The only reader of flags and environment: click options, and the settings they become.
+
+Every flag can be given as ROUNDHOUSE_<FLAG> too.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from roundhouse.protocol.errors import ConfigError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_MODEL = "smollm2"
+LOG_LEVELS = ["debug", "info", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """served_names: what clients may call the model; the first is the one that answers carry."""
+
+    host: str
+    port: int
+    served_names: tuple[str, ...]
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EngineTuning:
+    """None: the engine decides by the model and the machine."""
+
+    dtype: str
+    device: str
+    max_model_len: int | None
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    block_size: int
+    num_kv_blocks: int | None
+    kv_cache_bytes: int | None
+    prefix_caching: bool
+    policy: str
+    num_threads: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    model: str
+    http: HttpSettings
+    engines: int
+    tuning: EngineTuning
+    log_level: str
+
+
+@dataclass(frozen=True, slots=True)
+class FrontendSettings:
+    model: str
+    http: HttpSettings
+    mesh_bind: str
+    insecure_mesh: bool
+    log_level: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """parent_pid: die with this process; None to live on alone."""
+
+    model: str
+    served_name: str
+    frontends: tuple[str, ...]
+    identity: str
+    granted_epoch: int
+    grace_s: float
+    parent_pid: int | None
+    tuning: EngineTuning
+    log_level: str
+
+
+class Bytes(click.ParamType):
+    """A size such as 512MiB, 2GiB or a plain number of bytes."""
+
+    name = "size"
+    _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(|[kmg]i?)b?", str(value).strip().lower())
+        if match is None:
+            self.fail(f"{value!r} is not a size; give one such as 2GiB", param, ctx)
+        return int(float(match[1]) * self._UNITS[match[2]])
+
+
+def _option(*names: str, **settings: Any) -> Callable[[F], F]:
+    longest = max(names, key=len).split("/")[0]
+    return click.option(*names, envvar="ROUNDHOUSE_" + longest.lstrip("-").replace("-", "_").upper(), **settings)
+
+
+def _stack(*decorators: Callable[[F], F]) -> Callable[[F], F]:
+    def apply(function: F) -> F:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return apply
+
+
+model = click.argument("model", default=DEFAULT_MODEL, envvar="ROUNDHOUSE_MODEL")
+
+logging = _option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="Log level.")
+
+http = _stack(
+    _option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; :: or 0.0.0.0 for all."),
+    _option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port; 0 picks a free one."),
+    _option("--served-model-name", multiple=True, help="Name for the model in the API; may be given several times."),
+    _option(
+        "--grace",
+        type=click.FloatRange(0),
+        default=30.0,
+        show_default=True,
+        help="Seconds that running requests get to end after SIGTERM.",
+    ),
+)
+
+engines = _option("--engines", type=click.IntRange(1, 64), default=1, show_default=True, help="Local engine processes.")
+
+mesh_bind = _stack(
+    _option(
+        "--mesh-bind",
+        default="tcp://127.0.0.1:5570",
+        show_default=True,
+        help="Where engines connect: tcp://HOST:PORT (requests; outputs on PORT + 1) or ipc:///FOLDER.",
+    ),
+    _option("--insecure-mesh", is_flag=True, help="Allow a mesh address beyond loopback without encryption."),
+)
+
+mesh_connect = _stack(
+    _option(
+        "--frontends",
+        default="tcp://127.0.0.1:5570",
+        show_default=True,
+        help="Mesh addresses of the frontends, separated by commas; a DNS name may stand for several.",
+    ),
+    _option("--identity", default=None, help="Name of this engine, stable over restarts.  [default: the host name]"),
+    _option("--granted-epoch", type=click.IntRange(0), default=0, hidden=True),
+    _option("--parent-pid", type=click.IntRange(1), default=None, hidden=True),
+    _option("--served-model-name", default=None, help="Name that the frontends serve.  [default: MODEL]"),
+    _option("--grace", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds to drain on SIGTERM."),
+)
+
+engine_tuning = _stack(
+    _option("--dtype", type=click.Choice(["auto", "float32", "bfloat16", "float16"]), default="auto", show_default=True,
+            help="Data type of weights and KV cache."),
+    _option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True,
+            help="Where the model runs."),
+    _option("--max-model-len", type=click.IntRange(1), default=None, help="Longest context.  [default: the model's]"),
+    _option("--max-num-seqs", type=click.IntRange(1, 4096), default=128, show_default=True,
+            help="Requests in one step."),
+    _option("--max-num-batched-tokens", type=click.IntRange(1, 2**20), default=2048, show_default=True,
+            help="Tokens in one step."),
+    _option("--block-size", type=click.IntRange(1, 256), default=16, show_default=True, help="Tokens in a KV block."),
+    _option("--num-kv-blocks", type=click.IntRange(2), default=None, help="KV blocks.  [default: from memory]"),
+    _option("--kv-cache-memory", type=Bytes(), default=None, help="Memory for KV blocks, such as 2GiB.  [default: part "
+            "of the free memory]"),
+    _option("--prefix-caching/--no-prefix-caching", default=True, show_default=True,
+            help="Reuse the KV blocks of equal prefixes."),
+    _option("--policy", type=click.Choice(["fcfs", "priority"]), default="fcfs", show_default=True,
+            help="Order of waiting requests."),
+    _option("--threads", type=click.IntRange(1), default=None, help="CPU threads.  [default: the CPU limit]"),
+)
+
+
+def _http(flags: dict[str, Any]) -> HttpSettings:
+    names = tuple(flags["served_model_name"]) or (flags["model"],)
+    return HttpSettings(flags["host"].strip("[]"), flags["port"], names, flags["grace"])
+
+
+def _tuning(flags: dict[str, Any]) -> EngineTuning:
+    return EngineTuning(
+        dtype=flags["dtype"],
+        device=flags["device"],
+        max_model_len=flags["max_model_len"],
+        max_num_seqs=flags["max_num_seqs"],
+        max_num_batched_tokens=flags["max_num_batched_tokens"],
+        block_size=flags["block_size"],
+        num_kv_blocks=flags["num_kv_blocks"],
+        kv_cache_bytes=flags["kv_cache_memory"],
+        prefix_caching=flags["prefix_caching"],
+        policy=flags["policy"],
+        num_threads=flags["threads"],
+    )
+
+
+def serve_settings(flags: dict[str, Any]) -> ServeSettings:
+    return ServeSettings(flags["model"], _http(flags), flags["engines"], _tuning(flags), flags["log_level"])
+
+
+def frontend_settings(flags: dict[str, Any]) -> FrontendSettings:
+    return FrontendSettings(
+        flags["model"], _http(flags), flags["mesh_bind"], flags["insecure_mesh"], flags["log_level"]
+    )
+
+
+def engine_settings(flags: dict[str, Any]) -> EngineSettings:
+    frontends = tuple(part for part in (part.strip() for part in flags["frontends"].split(",")) if part)
+    if not frontends:
+        raise ConfigError("--frontends names no frontend")
+    return EngineSettings(
+        model=flags["model"],
+        served_name=flags["served_model_name"] or flags["model"],
+        frontends=frontends,
+        identity=flags["identity"] or socket.gethostname(),
+        granted_epoch=flags["granted_epoch"],
+        grace_s=flags["grace"],
+        parent_pid=flags["parent_pid"],
+        tuning=_tuning(flags),
+        log_level=flags["log_level"],
+    )
+
+
+def tuning_flags(tuning: EngineTuning) -> list[str]:
+    """`tuning` as the flags of `roundhouse engine`: the inverse of how they were read."""
+    pairs = {
+        "--dtype": tuning.dtype,
+        "--device": tuning.device,
+        "--max-model-len": tuning.max_model_len,
+        "--max-num-seqs": tuning.max_num_seqs,
+        "--max-num-batched-tokens": tuning.max_num_batched_tokens,
+        "--block-size": tuning.block_size,
+        "--num-kv-blocks": tuning.num_kv_blocks,
+        "--kv-cache-memory": tuning.kv_cache_bytes,
+        "--policy": tuning.policy,
+        "--threads": tuning.num_threads,
+    }
+    flags = [part for flag, value in pairs.items() if value is not None for part in (flag, str(value))]
+    return [*flags, "--prefix-caching" if tuning.prefix_caching else "--no-prefix-caching"]

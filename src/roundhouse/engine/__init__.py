@@ -1,0 +1,1 @@
+"""The process that holds a model: EngineCore steps it, EngineProc connects it to the frontends."""

@@ -1,0 +1,113 @@
+"""`EngineCore`: one step is schedule, execute, update. No sockets, no threads; offline and served requests share it.
+
+Whatever one request causes ends that request alone, with an error output; what `step` raises is the engine's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from roundhouse.clock import Clock, monotonic
+from roundhouse.engine.executor import Executor
+from roundhouse.protocol.errors import DuplicateRequestId, InvalidRequest, RoundhouseError
+from roundhouse.protocol.identity import ClientIndex
+from roundhouse.protocol.messages import (
+    EngineCoreOutput,
+    EngineCoreOutputs,
+    EngineCoreRequest,
+    OutputError,
+    SchedulerStats,
+)
+from roundhouse.protocol.sampling import FinishReason
+from roundhouse.scheduler.request import Request
+from roundhouse.scheduler.scheduler import Scheduler
+
+
+def _nothing() -> None:
+    pass
+
+
+class EngineCore:
+    """Requests in, outputs per client out."""
+
+    def __init__(self, scheduler: Scheduler, executor: Executor, *, vocab_size: int, clock: Clock = monotonic) -> None:
+        self.scheduler = scheduler
+        self.executor = executor
+        self.vocab_size = vocab_size
+        self._clock = clock
+
+    def add_request(self, message: EngineCoreRequest, client_index: ClientIndex) -> EngineCoreOutput | None:
+        """Queues the request. Returns the error output that answers it when it cannot be built; nothing is queued then."""
+        try:
+            self.scheduler.add_request(self._checked(message, client_index), self._clock())
+        except RoundhouseError as error:
+            return error_output(message, error)
+        return None
+
+    def _checked(self, message: EngineCoreRequest, client_index: ClientIndex) -> Request:
+        """The request with everything checked again that a frontend should have checked."""
+        params = message.sampling_params
+        if params is None or message.pooling_params is not None:
+            raise InvalidRequest("this engine generates; it does not encode", param="pooling_params")
+        if message.lora_name is not None:
+            raise InvalidRequest("this engine has no adapters", param="lora_name")
+        if params.seed is None:
+            raise InvalidRequest("a request comes with its seed", param="seed")
+        params.verify(vocab_size=self.vocab_size)
+        if not message.prompt_token_ids:
+            raise InvalidRequest("the prompt may not be empty", param="prompt")
+        for name, token_ids in (("prompt", message.prompt_token_ids), ("output_token_ids", message.output_token_ids)):
+            if token_ids and not (0 <= min(token_ids) and max(token_ids) < self.vocab_size):
+                raise InvalidRequest(f"a token id is outside the vocabulary of {self.vocab_size}", param=name)
+        if self.scheduler.has_request(message.request_id):
+            raise DuplicateRequestId(f"request {message.request_id} is live already")
+        return Request.from_engine_core_request(message, client_index, self.scheduler.block_size)
+
+    def abort_requests(self, request_ids: Iterable[str], client_index: ClientIndex) -> int:
+        """Ends the client's requests and frees their blocks at once; ids of others, or of none, are left alone.
+
+        Returns how many ended. They produce no output: who aborts knows.
+        """
+        return len(self.scheduler.abort_requests(request_ids, client_index))
+
+    def abort_client(self, client_index: ClientIndex) -> int:
+        """Ends every request of a client that is gone. Returns how many there were."""
+        return len(self.scheduler.abort_client(client_index))
+
+    def has_requests(self) -> bool:
+        return self.scheduler.has_requests()
+
+    def step(self, on_executed: Callable[[], None] = _nothing) -> dict[ClientIndex, EngineCoreOutputs]:
+        """Runs one step. `on_executed` is called between execute and update: aborts that arrived meanwhile take effect
+        before their tokens become outputs.
+        """
+        plan = self.scheduler.schedule(self._clock())
+        result = self.executor.execute_model(plan)
+        on_executed()
+        return self.scheduler.update(plan, result, self._clock())
+
+    def stats(self) -> SchedulerStats:
+        return self.scheduler.stats()
+
+
+def error_output(message: EngineCoreRequest, error: RoundhouseError) -> EngineCoreOutput:
+    """The output that ends `message` with `error`, for that request alone."""
+    return EngineCoreOutput(
+        request_id=message.request_id,
+        attempt=message.attempt,
+        first_token_index=len(message.output_token_ids),
+        new_token_ids=[],
+        finish_reason=FinishReason.ERROR,
+        error=OutputError(error.code, error.message, error.param),
+    )
+
+
+def abort_output(message: EngineCoreRequest) -> EngineCoreOutput:
+    """The output that turns `message` away from an engine that is leaving."""
+    return EngineCoreOutput(
+        request_id=message.request_id,
+        attempt=message.attempt,
+        first_token_index=len(message.output_token_ids),
+        new_token_ids=[],
+        finish_reason=FinishReason.ABORT,
+    )

@@ -1,0 +1,81 @@
+"""What `AsyncLLM.generate` yields. The names are vLLM's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+
+class RequestOutputKind(Enum):
+    """What each yielded `RequestOutput` holds of a choice."""
+
+    CUMULATIVE = "cumulative"
+    """Everything so far."""
+    DELTA = "delta"
+    """What is new since the last one; a slow consumer gets bigger ones, never more of them."""
+    FINAL_ONLY = "final_only"
+    """Everything, once, at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """One token at one position. `token` is its text as shown to people, `utf8` the bytes it really adds.
+
+    rank: 1 the likeliest of its position.
+    """
+
+    token_id: int
+    token: str
+    utf8: bytes
+    logprob: float
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class PositionLogprobs:
+    """The sampled (or, in a prompt, the given) token and the k likeliest ones in order."""
+
+    sampled: TokenLogprob
+    top: list[TokenLogprob]
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    """One choice of a request. `finish_reason` is None until its last output.
+
+    stop_reason: the stop string or stop token id that ended it; None for the model's own end of sequence.
+    logprobs: None unless asked for; one entry per token in `token_ids`.
+    """
+
+    index: int
+    text: str
+    token_ids: list[int]
+    cumulative_logprob: float | None = None
+    logprobs: list[PositionLogprobs] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """The outputs of one request at one moment; `finished` when every choice is.
+
+    prompt_logprobs: entry 0 is None (nothing comes before the first token); on the first output only.
+    """
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    finished: bool
+    prompt_logprobs: list[PositionLogprobs | None] | None = None
+    num_cached_tokens: int = 0
+    pooling_output: np.ndarray | None = None
+    kv_transfer_params: dict[str, Any] | None = field(default=None)

@@ -1,0 +1,100 @@
+"""A GGUF file's vocabulary → tokenizer.json and the files beside it, for the byte-level BPE that the metadata describes fully.
+
+Why not the one transformers builds from the file (5.24): it knows no pre-tokenizer named `smollm` and falls back to GPT-2's,
+which splits "  12" into " " and " 12" where the model was trained on "  ", "1", "2", and it marks three tokens of seventeen
+as special. The groups are llama.cpp's (src/llama-vocab.cpp).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+
+from roundhouse.model_store.errors import ConversionFailed
+from roundhouse.model_store.folder import write_json
+from roundhouse.model_store.gguf_file import GgufFile
+
+DIGIT_SPLITTING = frozenset({"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"})
+"""Pre-tokenizers that cut off each digit first, then split as GPT-2."""
+
+PLAIN_GPT2 = frozenset({"gpt-2", "mpt", "olmo", "jais", "trillion", "granite-docling"})
+
+_CONTROL, _USER_DEFINED = 3, 4
+_NAMED = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
+
+
+def can_build(gguf: GgufFile) -> bool:
+    pre = gguf.metadata.get("tokenizer.ggml.pre")
+    return gguf.metadata.get("tokenizer.ggml.model") == "gpt2" and pre in DIGIT_SPLITTING | PLAIN_GPT2
+
+
+def write_tokenizer_files(gguf: GgufFile, folder: Path) -> None:
+    """tokenizer.json, tokenizer_config.json, generation_config.json, and chat_template.jinja if the file has one."""
+    metadata = gguf.metadata
+    build_tokenizer(metadata).save(str(folder / "tokenizer.json"), pretty=False)
+    named = named_tokens(metadata)
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": metadata.get(f"{gguf.architecture}.context_length"),
+        "clean_up_tokenization_spaces": False,
+        **named,
+    }
+    write_json(folder / "tokenizer_config.json", config)
+    ids = {f"{name}_id": metadata[f"tokenizer.ggml.{_NAMED[name]}_token_id"] for name in named if name != "unk_token"}
+    write_json(folder / "generation_config.json", ids)
+    template = metadata.get("tokenizer.chat_template")
+    if template:
+        (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+
+
+def build_tokenizer(metadata: dict[str, Any]) -> Tokenizer:
+    """Raises `ConversionFailed` when the vocabulary is not one; asks for `can_build`."""
+    try:
+        tokens: list[str] = metadata["tokenizer.ggml.tokens"]
+        types: list[int] = metadata["tokenizer.ggml.token_type"]
+        merges = [_pair(merge) for merge in metadata["tokenizer.ggml.merges"]]
+    except KeyError as error:
+        raise ConversionFailed(f"the GGUF file has no {error.args[0]}") from error
+    if len(types) != len(tokens):
+        raise ConversionFailed(f"the GGUF file has {len(tokens)} tokens but {len(types)} token types")
+    vocab = {token: index for index, token in enumerate(tokens)}
+    try:
+        tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, fuse_unk=False, byte_fallback=False))
+    except Exception as error:  # the library raises nothing narrower
+        raise ConversionFailed(f"the GGUF file's merges do not fit its vocabulary: {error}") from error
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    if metadata["tokenizer.ggml.pre"] in DIGIT_SPLITTING:
+        byte_level = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), byte_level])
+    tokenizer.pre_tokenizer = byte_level
+    tokenizer.decoder = decoders.ByteLevel()
+    added = [(token, kind) for token, kind in zip(tokens, types, strict=True) if kind in (_CONTROL, _USER_DEFINED)]
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token, kind in added if kind == _CONTROL])
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token, kind in added if kind == _USER_DEFINED])
+    _add_bos(tokenizer, metadata)
+    return tokenizer
+
+
+def named_tokens(metadata: dict[str, Any]) -> dict[str, str]:
+    """bos_token, eos_token, unk_token and pad_token as text, those the file names."""
+    tokens = metadata["tokenizer.ggml.tokens"]
+    ids = {name: metadata.get(f"tokenizer.ggml.{key}_token_id") for name, key in _NAMED.items()}
+    return {name: tokens[index] for name, index in ids.items() if index is not None and index < len(tokens)}
+
+
+def _add_bos(tokenizer: Tokenizer, metadata: dict[str, Any]) -> None:
+    if not metadata.get("tokenizer.ggml.add_bos_token"):
+        return
+    bos = named_tokens(metadata).get("bos_token")
+    if bos is None:
+        raise ConversionFailed("the GGUF file asks for a beginning-of-text token but names none")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{bos} $A", pair=f"{bos} $A {bos} $B", special_tokens=[(bos, tokenizer.token_to_id(bos))]
+    )
+
+
+def _pair(merge: str) -> tuple[str, str]:
+    left, _, right = merge.partition(" ")
+    return left, right
+

@@ -1,0 +1,84 @@
+"""What config.json and generation_config.json say that the frontend needs: lengths, end tokens, default sampling.
+
+Read as plain JSON: the frontend has no transformers, and a config class of the model's own would be somebody else's code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from roundhouse.model_store.errors import ModelFolderInvalid
+from roundhouse.model_store.folder import read_json, read_json_if_any
+
+DEFAULT_MAX_MODEL_LEN = 2048
+"""For a config that names no length at all; vLLM's choice as well."""
+
+_LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length", "n_ctx")
+_NO_FACTOR = ("default", "llama3", "longrope", "su", "mrope", "proportional")
+"""Kinds of position scaling whose max_position_embeddings already counts the scaling."""
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultSampling:
+    """The model's own recommendation; None where it makes none."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """`vocab_size` is the width of the logits, which is often padded beyond the tokenizer's."""
+
+    model_type: str
+    vocab_size: int
+    max_model_len: int
+    eos_token_ids: frozenset[int]
+    default_sampling: DefaultSampling
+
+
+def read_model_config(folder: Path) -> ModelConfig:
+    """Raises `ModelFolderInvalid` when config.json is not a language model's."""
+    whole = read_json(folder / "config.json")
+    generation = read_json_if_any(folder / "generation_config.json")
+    text = whole.get("text_config") if isinstance(whole.get("text_config"), dict) else whole
+    vocab_size = text.get("vocab_size", whole.get("vocab_size"))
+    if not isinstance(vocab_size, int) or vocab_size < 1:
+        raise ModelFolderInvalid(f"{folder / 'config.json'} has no vocab_size")
+    return ModelConfig(
+        model_type=str(whole.get("model_type", "")),
+        vocab_size=vocab_size,
+        max_model_len=_max_model_len(text),
+        eos_token_ids=_ids(generation.get("eos_token_id", text.get("eos_token_id", whole.get("eos_token_id")))),
+        default_sampling=_default_sampling(generation),
+    )
+
+
+def _max_model_len(config: Mapping[str, Any]) -> int:
+    """The length the positions reach, scaled as the model was trained for."""
+    length = next((config[key] for key in _LENGTH_KEYS if isinstance(config.get(key), int)), DEFAULT_MAX_MODEL_LEN)
+    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    factor = rope.get("factor") or 1.0
+    if kind in _NO_FACTOR or not isinstance(factor, int | float):
+        return length
+    if kind == "yarn":
+        original = rope.get("original_max_position_embeddings")
+        return max(length, int(original * factor)) if original else length
+    return int(length * factor)
+
+
+def _ids(value: object) -> frozenset[int]:
+    values = value if isinstance(value, list) else [value]
+    return frozenset(item for item in values if isinstance(item, int) and not isinstance(item, bool))
+
+
+def _default_sampling(generation: Mapping[str, Any]) -> DefaultSampling:
+    values = {name: generation.get(name) for name in DefaultSampling.__slots__}
+    return DefaultSampling(**{name: value for name, value in values.items() if isinstance(value, int | float)})

@@ -1,0 +1,43 @@
+"""Chained SHA-256 of full blocks: what the prefix cache and the balancer mean by "the same prefix".
+
+A chain starts at a root that holds the salts (cache salt, adapter), each tagged and length-prefixed so that two kinds
+of salt never collide; SHA-256 and not Python's `hash`, whose collisions can be crafted (CVE-2025-25183).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from hashlib import sha256
+from sys import byteorder
+from typing import NewType
+
+BlockHash = NewType("BlockHash", bytes)
+
+_VERSION = b"roundhouse block hash 1"
+
+
+def root_hash(*, cache_salt: str | None = None, lora_name: str | None = None) -> BlockHash:
+    """The parent of a request's first block."""
+    digest = sha256(_VERSION)
+    for tag, salt in ((b"cache_salt", cache_salt), (b"lora", lora_name)):
+        if salt is not None:
+            raw = salt.encode("utf-8", "surrogatepass")
+            digest.update(b"%b:%d:%b;" % (tag, len(raw), raw))
+    return BlockHash(digest.digest())
+
+
+def hash_block(parent: BlockHash, token_ids: Sequence[int]) -> BlockHash:
+    """The hash of one full block: its parent's hash, then its token ids as little-endian 32-bit numbers."""
+    ids = array("I", token_ids)
+    if byteorder == "big":
+        ids.byteswap()
+    return BlockHash(sha256(parent + ids.tobytes()).digest())
+
+
+def extend_chain(chain: list[BlockHash], root: BlockHash, token_ids: Sequence[int], block_size: int) -> None:
+    """Appends to `chain` the hashes of all full blocks of `token_ids` that it lacks. `chain` covers a prefix of them."""
+    parent = chain[-1] if chain else root
+    for start in range(len(chain) * block_size, len(token_ids) - block_size + 1, block_size):
+        parent = hash_block(parent, token_ids[start : start + block_size])
+        chain.append(parent)

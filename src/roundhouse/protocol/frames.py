@@ -1,0 +1,95 @@
+"""Frame layouts: message ↔ [type byte, payload, buffer …], and the lone marker of a dying engine.
+
+The ROUTER's routing id and the empty registration frame belong to `transport`. A layout never changes for a type byte;
+a new layout gets a new byte. Sizes and counts are checked before sending and before decoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from roundhouse.protocol import messages as m
+from roundhouse.protocol.errors import MalformedFrame, MessageTooLarge
+from roundhouse.protocol.limits import MAX_FRAMES, MAX_MESSAGE_BYTES
+from roundhouse.protocol.serial import Buffer, MsgpackDecoder, MsgpackEncoder
+
+ENGINE_CORE_DEAD = b"ENGINE_CORE_DEAD"
+
+FrontendMessage = (
+    m.EngineCoreRequest | m.AbortRequests | m.StartDPWave | m.UtilityRequest | m.Ping | m.Admitted | m.Refused
+)
+EngineMessage = m.EngineCoreOutputs | m.Draining | m.Hello | m.Pong | m.Died
+
+FRONTEND_TYPES: dict[type, bytes] = {
+    m.EngineCoreRequest: b"\x00",
+    m.AbortRequests: b"\x01",
+    m.StartDPWave: b"\x02",
+    m.UtilityRequest: b"\x03",
+    m.Ping: b"\x04",
+    m.Admitted: b"\x05",
+    m.Refused: b"\x06",
+}
+"""Frontend → engine."""
+
+ENGINE_TYPES: dict[type, bytes] = {
+    m.EngineCoreOutputs: b"\x00",
+    m.Draining: b"\x01",
+    m.Hello: b"\x02",
+    m.Pong: b"\x03",
+    m.Died: ENGINE_CORE_DEAD,
+}
+"""Engine → frontend."""
+
+
+def size_of(frames: Sequence[Buffer]) -> int:
+    """Bytes of all frames together."""
+    return sum(frame.nbytes if isinstance(frame, memoryview) else len(frame) for frame in frames)
+
+
+def validate_alive(frames: Sequence[Buffer]) -> bool:
+    """False when `frames` are an engine's last words."""
+    return bytes(frames[0]) != ENGINE_CORE_DEAD
+
+
+class FrameEncoder:
+    """Messages of one direction → frames. Not thread-safe: one per thread."""
+
+    def __init__(self, types: dict[type, bytes]) -> None:
+        self._types = types
+        self._encoder = MsgpackEncoder()
+
+    def encode(self, message: Any, *, max_bytes: int = MAX_MESSAGE_BYTES) -> list[Buffer]:
+        """[type byte, payload, buffer …]. Raises `MessageTooLarge`, with nothing to undo."""
+        return self._bounded([self._types[type(message)], *self._encoder.encode(message)], max_bytes)
+
+    def encode_into(self, message: Any, payload: bytearray, *, max_bytes: int = MAX_MESSAGE_BYTES) -> list[Buffer]:
+        """As `encode`, with the payload written over `payload`: leave it alone until ZMQ is done with it."""
+        return self._bounded([self._types[type(message)], *self._encoder.encode_into(message, payload)], max_bytes)
+
+    @staticmethod
+    def _bounded(frames: list[Buffer], max_bytes: int) -> list[Buffer]:
+        size = size_of(frames)
+        if size > max_bytes:
+            raise MessageTooLarge(f"a message of {size} bytes is over the peer's limit of {max_bytes}")
+        if len(frames) > MAX_FRAMES:
+            raise MessageTooLarge(f"a message of {len(frames)} frames is over the limit of {MAX_FRAMES}")
+        return frames
+
+
+class FrameDecoder:
+    """Frames of one direction → messages. Not thread-safe: one per thread. Raises `MalformedFrame` and nothing else."""
+
+    def __init__(self, types: dict[type, bytes]) -> None:
+        self._decoders = {byte: MsgpackDecoder(struct) for struct, byte in types.items()}
+
+    def decode(self, frames: Sequence[Buffer], *, max_bytes: int = MAX_MESSAGE_BYTES) -> Any:
+        """The message in `frames` = [type byte, payload, buffer …]."""
+        if not 2 <= len(frames) <= MAX_FRAMES:
+            raise MalformedFrame(f"{len(frames)} frames")
+        if size_of(frames) > max_bytes:
+            raise MalformedFrame("over the size limit")
+        decoder = self._decoders.get(bytes(frames[0])) if len(frames[0]) <= len(ENGINE_CORE_DEAD) else None
+        if decoder is None:
+            raise MalformedFrame("unknown type byte")
+        return decoder.decode(frames[1:])

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from roundhouse.cli import options
+from roundhouse.protocol.errors import ConfigError
+
+
+def parsed(*stack: Any, args: list[str], env: dict[str, str] | None = None) -> dict[str, Any]:
+    """The flags that a command with the option stacks `stack` gets for `args`."""
+    seen: dict[str, Any] = {}
+
+    def command(**flags: Any) -> None:
+        seen.update(flags)
+
+    for decorator in reversed(stack):
+        command = decorator(command)
+    result = CliRunner().invoke(click.command()(command), args, env=env or {}, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return seen
+
+
+ENGINE = (options.model, options.mesh_connect, options.engine_tuning, options.logging)
+SERVE = (options.model, options.http, options.engines, options.engine_tuning, options.logging)
+
+
+def test_serve_defaults() -> None:
+    settings = options.serve_settings(parsed(*SERVE, args=[]))
+    assert settings == options.ServeSettings(
+        model="smollm2",
+        http=options.HttpSettings("127.0.0.1", 8000, ("smollm2",), 30.0),
+        engines=1,
+        tuning=options.EngineTuning(
+            dtype="auto",
+            device="auto",
+            max_model_len=None,
+            max_num_seqs=128,
+            max_num_batched_tokens=2048,
+            block_size=16,
+            num_kv_blocks=None,
+            kv_cache_bytes=None,
+            prefix_caching=True,
+            policy="fcfs",
+            num_threads=None,
+        ),
+        log_level="info",
+    )
+
+
+def test_an_ipv6_host_loses_its_brackets() -> None:
+    assert options.serve_settings(parsed(*SERVE, args=["--host", "[::1]"])).http.host == "::1"
+
+
+def test_a_flag_can_come_from_the_environment() -> None:
+    settings = options.serve_settings(parsed(*SERVE, args=[], env={"ROUNDHOUSE_PORT": "81", "ROUNDHOUSE_MODEL": "m"}))
+    assert (settings.http.port, settings.model, settings.http.served_names) == (81, "m", ("m",))
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        [],
+        ["--dtype", "float32", "--max-model-len", "512", "--num-kv-blocks", "64", "--threads", "1"],
+        ["--no-prefix-caching", "--policy", "priority", "--kv-cache-memory", "1.5GiB", "--max-num-seqs", "3"],
+    ],
+)
+def test_tuning_flags_are_the_inverse_of_reading_them(args: list[str]) -> None:
+    tuning = options.engine_settings(parsed(*ENGINE, args=args)).tuning
+    assert options.engine_settings(parsed(*ENGINE, args=options.tuning_flags(tuning))).tuning == tuning
+
+
+@pytest.mark.parametrize(("text", "value"), [("512MiB", 2**29), ("2GB", 2 * 10**9), ("4096", 4096), ("1.5 gi", 1610612736)])
+def test_sizes(text: str, value: int) -> None:
+    assert options.Bytes().convert(text, None, None) == value
+
+
+def test_a_bad_size_says_what_a_size_is() -> None:
+    with pytest.raises(click.BadParameter, match="'lots' is not a size"):
+        options.Bytes().convert("lots", None, None)
+
+
+def test_frontends_are_a_list() -> None:
+    settings = options.engine_settings(parsed(*ENGINE, args=["--frontends", "tcp://a:1, tcp://b:2,"]))
+    assert settings.frontends == ("tcp://a:1", "tcp://b:2")
+    with pytest.raises(ConfigError, match="names no frontend"):
+        options.engine_settings(parsed(*ENGINE, args=["--frontends", " , "]))
