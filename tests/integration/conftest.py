@@ -3,6 +3,7 @@
 import ctypes
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psutil
 import pytest
@@ -11,6 +12,44 @@ PR_SET_CHILD_SUBREAPER = 36
 GRACE_S = 5.0
 # Started by multiprocessing once for a whole process and ended with it.
 SHARED_HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_processes_left_at_all() -> Iterator[None]:
+    """What servers of a wider scope leave behind fails the last test.
+
+    A process whose parent dies becomes our child instead of init's, so that a test sees its orphans too.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    with none_left_behind("the tests"):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def no_processes_left(no_processes_left_at_all: None) -> Iterator[None]:
+    """Fails a test whose child processes are still there a few seconds after it.
+
+    Servers of a wider scope were started before this and may stay; so may what they restart: it is not our child.
+    """
+    with none_left_behind("the test"):
+        yield
+
+
+@contextmanager
+def none_left_behind(who: str) -> Iterator[None]:
+    """Fails when new children outlive the block, and ends them all the same: the next test starts clean."""
+    before = direct_children()
+    yield
+    _, left = psutil.wait_procs(direct_children() - before, timeout=GRACE_S)
+    if not left:
+        return
+    story = "; ".join(describe(process) for process in left)
+    family = {member for process in left for member in [process, *descendants(process)]}
+    for process in family:
+        process.kill()
+    psutil.wait_procs(family, timeout=GRACE_S)
+    pytest.fail(f"{who} left {len(left)} process(es) behind: {story}", pytrace=False)
 
 
 def direct_children() -> set[psutil.Process]:
@@ -23,32 +62,6 @@ def is_shared_helper(process: psutil.Process) -> bool:
     except psutil.Error:
         return False
     return any(helper in command for helper in SHARED_HELPERS)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def adopt_orphans() -> None:
-    """A process whose parent dies becomes our child instead of init's, so that a test sees what it left behind."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-@pytest.fixture(autouse=True)
-def no_processes_left(adopt_orphans: None) -> Iterator[None]:
-    """Fails a test whose child processes are still there a few seconds after it, and ends them for the next test.
-
-    Servers of a wider scope were started before this and may stay; so may what they restart: it is not our child.
-    """
-    before = direct_children()
-    yield
-    _, left = psutil.wait_procs(direct_children() - before, timeout=GRACE_S)
-    if not left:
-        return
-    story = [describe(process) for process in left]
-    family = {member for process in left for member in [process, *descendants(process)]}
-    for process in family:
-        process.kill()
-    psutil.wait_procs(family, timeout=GRACE_S)
-    pytest.fail(f"the test left {len(story)} process(es) behind: {'; '.join(story)}", pytrace=False)
 
 
 def describe(process: psutil.Process) -> str:

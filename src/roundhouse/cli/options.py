@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from roundhouse.protocol.errors import ConfigError
+from roundhouse.scheduler.config import Policy
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -44,7 +45,7 @@ class EngineTuning:
     num_kv_blocks: int | None
     kv_cache_bytes: int | None
     prefix_caching: bool
-    policy: str
+    policy: Policy
     num_threads: int | None
 
 
@@ -77,6 +78,7 @@ class EngineSettings:
     granted_epoch: int
     grace_s: float
     parent_pid: int | None
+    engines_on_machine: int
     tuning: EngineTuning
     log_level: str
 
@@ -148,6 +150,7 @@ mesh_connect = _stack(
     ),
     _option("--identity", default=None, help="Name of this engine, stable over restarts.  [default: the host name]"),
     _option("--granted-epoch", type=click.IntRange(0), default=0, hidden=True),
+    _option("--engines-on-machine", type=click.IntRange(1), default=1, hidden=True),
     _option("--parent-pid", type=click.IntRange(1), default=None, hidden=True),
     _option("--served-model-name", default=None, help="Name that the frontends serve.  [default: MODEL]"),
     _option("--grace", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds to drain on SIGTERM."),
@@ -218,6 +221,7 @@ def engine_settings(flags: dict[str, Any]) -> EngineSettings:
         granted_epoch=flags["granted_epoch"],
         grace_s=flags["grace"],
         parent_pid=flags["parent_pid"],
+        engines_on_machine=flags["engines_on_machine"],
         tuning=_tuning(flags),
         log_level=flags["log_level"],
     )

@@ -1,42 +1,22 @@
-"""`EngineConfig` in parts: each component gets its part only. Frozen values, checked where they are made."""
+"""`EngineConfig`: what an engine is told, besides whom it serves. A component gets its part only."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from roundhouse.kvcache.config import CacheConfig
 from roundhouse.runner.config import RunnerConfig
-from roundhouse.scheduler.config import SchedulerConfig
+from roundhouse.scheduler.config import Policy
 
 
-@dataclass(frozen=True, slots=True)
-class MeshConfig:
-    """How the engine is known and whom it serves.
-
-    identity: stable over restarts. granted_epoch: from whoever granted the identity, 0 without an operator.
-    frontends: addresses as texts (`transport.address`). model: the name that the frontends must ask for.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """num_blocks: KV blocks, the null block included; None takes what `kv_cache_bytes` holds, and None for that too takes
+    a part of the free memory, shared by the `engines_on_machine`.
     """
 
-    identity: str
-    model: str
-    frontends: tuple[str, ...]
-    granted_epoch: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class DrainConfig:
-    """On SIGTERM running requests get `grace_s` seconds to end; 0 ends them at once with the finish reason abort."""
-
-    grace_s: float = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class EngineConfig:
-    """All of it. `kv_cache_bytes`: memory for KV blocks when `cache.num_blocks` is None."""
-
     runner: RunnerConfig
-    cache: CacheConfig
-    scheduler: SchedulerConfig
-    mesh: MeshConfig
-    drain: DrainConfig = field(default_factory=DrainConfig)
+    num_blocks: int | None = None
     kv_cache_bytes: int | None = None
+    engines_on_machine: int = 1
+    enable_prefix_caching: bool = True
+    policy: Policy = "fcfs"

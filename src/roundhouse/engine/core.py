@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 from roundhouse.clock import Clock, monotonic
 from roundhouse.engine.executor import Executor
-from roundhouse.protocol.errors import DuplicateRequestId, InvalidRequest, RoundhouseError
+from roundhouse.protocol.errors import InvalidRequest, RoundhouseError
 from roundhouse.protocol.identity import ClientIndex
 from roundhouse.protocol.messages import (
     EngineCoreOutput,
@@ -45,7 +45,7 @@ class EngineCore:
         return None
 
     def _checked(self, message: EngineCoreRequest, client_index: ClientIndex) -> Request:
-        """The request with everything checked again that a frontend should have checked."""
+        """The request, with everything checked again that a frontend should have checked."""
         params = message.sampling_params
         if params is None or message.pooling_params is not None:
             raise InvalidRequest("this engine generates; it does not encode", param="pooling_params")
@@ -54,14 +54,10 @@ class EngineCore:
         if params.seed is None:
             raise InvalidRequest("a request comes with its seed", param="seed")
         params.verify(vocab_size=self.vocab_size)
-        if not message.prompt_token_ids:
-            raise InvalidRequest("the prompt may not be empty", param="prompt")
         for name, token_ids in (("prompt", message.prompt_token_ids), ("output_token_ids", message.output_token_ids)):
             if token_ids and not (0 <= min(token_ids) and max(token_ids) < self.vocab_size):
                 raise InvalidRequest(f"a token id is outside the vocabulary of {self.vocab_size}", param=name)
-        if self.scheduler.has_request(message.request_id):
-            raise DuplicateRequestId(f"request {message.request_id} is live already")
-        return Request.from_engine_core_request(message, client_index, self.scheduler.block_size)
+        return Request.from_engine_core_request(message, client_index, params.seed)
 
     def abort_requests(self, request_ids: Iterable[str], client_index: ClientIndex) -> int:
         """Ends the client's requests and frees their blocks at once; ids of others, or of none, are left alone.
@@ -74,7 +70,12 @@ class EngineCore:
         """Ends every request of a client that is gone. Returns how many there were."""
         return len(self.scheduler.abort_client(client_index))
 
+    def abort_all(self) -> dict[ClientIndex, EngineCoreOutputs]:
+        """Ends every request with the finish reason abort: what each client is to be told."""
+        return self.scheduler.abort_all(self._clock())
+
     def has_requests(self) -> bool:
+        """Whether a step is needed."""
         return self.scheduler.has_requests()
 
     def step(self, on_executed: Callable[[], None] = _nothing) -> dict[ClientIndex, EngineCoreOutputs]:

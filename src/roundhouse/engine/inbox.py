@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 
 from roundhouse.protocol.messages import AbortRequests
-from roundhouse.transport.items import InputItem, Received
+from roundhouse.transport.items import Backlog, InputItem, Received
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,11 @@ InboxItem = InputItem | ShutdownAsked
 
 
 class Inbox:
-    def __init__(self) -> None:
+    """`backlog` learns of every item that is taken."""
+
+    def __init__(self, backlog: Backlog) -> None:
         self._items: SimpleQueue[InboxItem] = SimpleQueue()
+        self._backlog = backlog
         self._aborts: deque[Received] = deque()
 
     def put(self, item: InboxItem) -> None:
@@ -49,4 +52,6 @@ class Inbox:
         # An abort taken in order leaves the side list, or it would hit a request that reuses the id after it.
         if self._aborts and self._aborts[0] is item:
             self._aborts.popleft()
+        if not isinstance(item, ShutdownAsked):
+            self._backlog.taken(item)
         return item

@@ -29,6 +29,7 @@ from roundhouse.protocol.messages import (
 from roundhouse.transport.items import (
     BusyLoopStatus,
     Drain,
+    LinkFailed,
     OutputItem,
     Outputs,
     Received,
@@ -108,6 +109,8 @@ class EngineProc:
                 logger.info("session %d is gone; %d of its requests ended", client_index, ended)
             case ShutdownAsked():
                 self._begin_shutdown()
+            case LinkFailed(message):
+                raise RuntimeError(f"the mesh cannot be reached any more: {message}")
 
     def _handle_client_request(self, client_index: ClientIndex, message: object) -> None:
         match message:
@@ -163,5 +166,5 @@ class EngineProc:
             self.output_queue.put(Drain("shutdown", self.shutdown.grace_s))
 
     def _abort_all(self) -> None:
-        for client_index, outputs in self.core.finish_all_aborted().items():
+        for client_index, outputs in self.core.abort_all().items():
             self.output_queue.put(Outputs(client_index, outputs))

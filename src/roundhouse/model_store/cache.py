@@ -1,7 +1,8 @@
 """The folder that converted models are kept in, and the rule that each is built once and never half.
 
 An entry is built in `<entry>.partial-<pid>` under a file lock, flushed to the disk and renamed: an entry that exists is
-whole. Processes that want the same entry wait for the lock. Its name carries the layout version and a key of the source.
+whole. Processes that want the same entry wait for the lock. Its name carries the layout version and a key of the
+source.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ def entry_name(stem: str, key: str) -> str:
 def build_once(root: Path, name: str, build: Build, *, is_whole: Callable[[Path], bool], report: Report) -> Path:
     """The entry's folder, built by exactly one of the processes that ask at the same time.
 
-    An entry that fails `is_whole` (somebody deleted a part) is built anew. Raises `CacheUnusable` when the folder cannot be
-    written; whatever ends `build` early, the partial folder is gone afterwards.
+    An entry that fails `is_whole` (somebody deleted a part) is built anew. Raises `CacheUnusable` when the folder
+    cannot be written; whatever ends `build` early, the partial folder is gone afterwards.
     """
     models = root / "models"
     final = models / name
@@ -75,7 +76,7 @@ def build_once(root: Path, name: str, build: Build, *, is_whole: Callable[[Path]
     except OSError as error:
         reason = error.strerror or str(error)
         raise CacheUnusable(
-            f"the model cache {root} cannot be used: {reason}; set ROUNDHOUSE_CACHE to a folder with room that can be written"
+            f"the model cache {root} cannot be written: {reason}; set ROUNDHOUSE_CACHE to a folder with room"
         ) from error
     return final
 
@@ -143,4 +144,3 @@ def _fsync(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-

@@ -1,4 +1,4 @@
-"""The parent's end of `convert`: starts it as a process, passes its progress on and turns its last words into an error."""
+"""The parent's end of `convert`: starts it as a process, passes on its progress, raises what its last words name."""
 
 from __future__ import annotations
 

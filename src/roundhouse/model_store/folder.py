@@ -39,11 +39,14 @@ class ModelFolder:
 
 
 def check_folder(path: Path, *, weights: bool = True) -> None:
-    """Raises `ModelFolderInvalid` that names everything `path` lacks. `weights=False` asks for the frontend's part only."""
-    names = {entry.name for entry in path.iterdir()}
+    """Raises `ModelFolderInvalid` that names all `path` lacks; `weights=False` asks for a frontend's part only."""
+    try:
+        names = {entry.name for entry in path.iterdir()}
+    except OSError as error:
+        raise ModelFolderInvalid(f"model folder {path} cannot be read: {error.strerror}") from error
     missing = missing_parts(names, weights=weights)
     if missing:
-        raise ModelFolderInvalid(f"model folder {path} has no {', no '.join(missing)}{_hint(names)}")
+        raise ModelFolderInvalid(f"model folder {path} has no {', no '.join(missing)}{hint(names)}")
     read_json(path / "config.json")
     if weights:
         for file in weight_files(path):
@@ -110,7 +113,7 @@ def _is_plain_name(name: object) -> bool:
     return isinstance(name, str) and name == Path(name).name and is_weight_file(name)
 
 
-def _hint(names: set[str]) -> str:
+def hint(names: set[str]) -> str:
     """Why the parts may be missing, when the file names tell."""
     pickled = sorted(name for name in names if name.endswith(PICKLED_SUFFIXES))
     if pickled and not any(is_weight_file(name) for name in names):

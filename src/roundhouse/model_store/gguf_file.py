@@ -1,6 +1,6 @@
 """A GGUF file's metadata and tensor table, by the standard library alone.
 
-The frontend builds the default model's tokenizer from these and has neither torch nor numpy. The format:
+A frontend builds the default model's tokenizer from these, and its image has no package for the format:
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
@@ -46,7 +46,7 @@ class GgufFile:
 
 
 def read_gguf(path: Path) -> GgufFile:
-    """Reads all metadata, vocabulary included, and no weights. Raises `ConversionFailed` on a file that is not whole."""
+    """All metadata, vocabulary included, and no weights. Raises `ConversionFailed` on a file that is not whole."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _parse(path, data)

@@ -1,7 +1,7 @@
 """GGUF's `llama` architecture → the names, the config and the row order of transformers' LlamaForCausalLM.
 
-Written out here because it is the default model's: so it needs neither torch nor transformers (seconds of imports), and a
-file that needs anything more than this table goes to transformers instead. Used by `convert` only.
+Written out here because it is the default model's: so it needs neither torch nor transformers (seconds of imports), and
+a file that needs anything more than this table goes to transformers instead.
 """
 
 from __future__ import annotations
@@ -94,7 +94,9 @@ def _config(gguf: GgufFile, rope_factors: list[float] | None) -> dict[str, Any]:
 
 
 def llama3_rope(factors: list[float], theta: float, head_dim: int) -> dict[str, Any]:
-    """The parameters that yield `factors`. Raises `ConversionFailed` if Llama 3's do not: a guess would garble long texts."""
+    """The parameters that yield `factors`. Raises `ConversionFailed` if Llama 3's do not: a guess would garble long
+    texts.
+    """
     scale = max(factors)
     low, high = _LLAMA3_ROPE["low_freq_factor"], _LLAMA3_ROPE["high_freq_factor"]
     length = _LLAMA3_ROPE["original_max_position_embeddings"]
@@ -102,7 +104,9 @@ def llama3_rope(factors: list[float], theta: float, head_dim: int) -> dict[str, 
         wavelength = 2 * math.pi * theta ** (2 * index / head_dim)
         smooth = min(1.0, max(0.0, (length / wavelength - low) / (high - low)))
         if not math.isclose(factor, 1 / ((1 - smooth) / scale + smooth), rel_tol=1e-4):
-            raise ConversionFailed("the GGUF file scales rotary frequencies in a way that only its author's config knows")
+            raise ConversionFailed(
+                "the GGUF file scales rotary frequencies in a way that only its author's config knows"
+            )
     return {"rope_type": "llama3", "rope_theta": theta, "factor": scale, **_LLAMA3_ROPE}
 
 

@@ -1,8 +1,9 @@
-"""A GGUF file's vocabulary → tokenizer.json and the files beside it, for the byte-level BPE that the metadata describes fully.
+"""A GGUF file's vocabulary → tokenizer.json and the files beside it, for the byte-level BPE that the metadata describes
+fully.
 
-Why not the one transformers builds from the file (5.24): it knows no pre-tokenizer named `smollm` and falls back to GPT-2's,
-which splits "  12" into " " and " 12" where the model was trained on "  ", "1", "2", and it marks three tokens of seventeen
-as special. The groups are llama.cpp's (src/llama-vocab.cpp).
+Why not the one transformers builds from the file (5.24): it knows no pre-tokenizer named `smollm` and silently takes
+GPT-2's, which gives " ", " ", "1", "2" for "  12" where the model was trained on "  ", "1", "2". And a frontend has no
+transformers. The groups of pre-tokenizers are llama.cpp's (src/llama-vocab.cpp).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from roundhouse.model_store.errors import ConversionFailed
-from roundhouse.model_store.folder import write_json
+from roundhouse.model_store.folder import read_json_if_any, write_json
 from roundhouse.model_store.gguf_file import GgufFile
 
 DIGIT_SPLITTING = frozenset({"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"})
@@ -42,11 +43,24 @@ def write_tokenizer_files(gguf: GgufFile, folder: Path) -> None:
         **named,
     }
     write_json(folder / "tokenizer_config.json", config)
-    ids = {f"{name}_id": metadata[f"tokenizer.ggml.{_NAMED[name]}_token_id"] for name in named if name != "unk_token"}
-    write_json(folder / "generation_config.json", ids)
+    write_generation_config(gguf, folder)
     template = metadata.get("tokenizer.chat_template")
     if template:
         (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+
+
+def write_generation_config(gguf: GgufFile, folder: Path) -> None:
+    """Which tokens begin and end a text; the end of a chat turn ends it too where the file names one of its own."""
+    path = folder / "generation_config.json"
+    config = read_json_if_any(path)
+    for name, key in (("bos", "bos"), ("pad", "padding")):
+        if (index := gguf.metadata.get(f"tokenizer.ggml.{key}_token_id")) is not None:
+            config[f"{name}_token_id"] = index
+    ends = [gguf.metadata.get(f"tokenizer.ggml.{key}_token_id") for key in ("eos", "eot")]
+    distinct = list(dict.fromkeys(index for index in ends if index is not None))
+    if distinct:
+        config["eos_token_id"] = distinct if len(distinct) > 1 else distinct[0]
+    write_json(path, config)
 
 
 def build_tokenizer(metadata: dict[str, Any]) -> Tokenizer:
@@ -97,4 +111,3 @@ def _add_bos(tokenizer: Tokenizer, metadata: dict[str, Any]) -> None:
 def _pair(merge: str) -> tuple[str, str]:
     left, _, right = merge.partition(" ")
     return left, right
-

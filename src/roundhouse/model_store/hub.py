@@ -1,23 +1,31 @@
 """A model repository on the Hugging Face hub → its folder in the hub client's own cache.
 
-Asks for the file list first, under one deadline for everything (the client's timeouts start after name resolution and count
-per address), so that no network is one line within five seconds and an unusable repository costs no download.
+Asks for the file list first, under one deadline for everything (the client's timeouts start after name resolution and
+count per address), so that no network is one line within five seconds and an unusable repository costs no download.
 """
 
 from __future__ import annotations
 
+import errno
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roundhouse.model_store.errors import HubAccessDenied, HubUnreachable, ModelFolderInvalid, ModelUnavailable
-from roundhouse.model_store.folder import SLOW_TOKENIZERS, is_weight_file, missing_parts
+from roundhouse.model_store.errors import (
+    CacheUnusable,
+    HubAccessDenied,
+    HubUnreachable,
+    ModelFolderInvalid,
+    ModelUnavailable,
+)
+from roundhouse.model_store.folder import SLOW_TOKENIZERS, hint, is_weight_file, missing_parts
 from roundhouse.model_store.progress import ProgressEvent, Report
 from roundhouse.protocol.errors import ModelError
 
 ANSWER_WITHIN_S = 4.5
 
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EFBIG)
 _SLOW_TOKENIZER_FILES = {name for group in SLOW_TOKENIZERS for name in group}
 
 
@@ -33,7 +41,7 @@ def fetch(
     """Downloads what is not in the cache yet, and falls back to the cache alone when the hub does not answer."""
     # Not at the top: 0.4 s that a start from a folder need not pay.
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import LocalEntryNotFoundError
 
     request: dict[str, Any] = {"repo_id": repo_id, "revision": revision, "endpoint": endpoint, "cache_dir": hub_cache}
     try:
@@ -45,12 +53,12 @@ def fetch(
             raise unreachable from None
     missing = missing_parts(set(listing), weights=weights)
     if missing:
-        raise ModelFolderInvalid(f"{repo_id} on the hub has no {', no '.join(missing)}{_pickle_hint(set(listing))}")
+        raise ModelFolderInvalid(f"{repo_id} on the hub has no {', no '.join(missing)}{hint(set(listing))}")
     wanted = {name: size for name, size in listing.items() if _is_wanted(name, weights)}
     bars = _bars_for(ProgressEvent(f"downloading {repo_id}", total=sum(wanted.values())), report)
     try:
         return Path(snapshot_download(**request, allow_patterns=sorted(wanted), tqdm_class=bars))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+    except Exception as error:  # the client lets its HTTP library's errors through, which are not ours to know
         raise _explain(repo_id, error) from error
 
 
@@ -81,7 +89,7 @@ def _list_files(repo_id: str, revision: str | None, endpoint: str | None) -> dic
 
 
 def _explain(repo_id: str, error: Exception) -> ModelError:
-    """The client's error as one of ours. It tells missing and private repositories apart only for those who may know."""
+    """The client's error as one of ours. The hub answers alike for missing and for private repositories."""
     from huggingface_hub import errors
 
     if isinstance(error, errors.OfflineModeIsEnabled):
@@ -90,12 +98,16 @@ def _explain(repo_id: str, error: Exception) -> ModelError:
         return HubAccessDenied(f"{repo_id} is gated: accept its terms on the hub and set HF_TOKEN")
     if isinstance(error, errors.RepositoryNotFoundError):
         return ModelUnavailable(
-            f"there is no folder {repo_id} here and no such model on the hub, or it is private and HF_TOKEN does not open it"
+            f"there is no folder {repo_id} here, and on the hub no such model or one that HF_TOKEN does not open"
         )
     if isinstance(error, errors.RevisionNotFoundError):
         return ModelUnavailable(f"{repo_id} has no such revision on the hub")
     if isinstance(error, errors.HFValidationError):
         return ModelUnavailable(f"{repo_id} is neither a folder here nor a name that the hub allows")
+    if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
+        return CacheUnusable(
+            f"the hub client's cache cannot be written: {error.strerror}; set HF_HOME to a folder with room"
+        )
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status in (401, 403):
         return HubAccessDenied(f"the hub refuses {repo_id} (HTTP {status}): check HF_TOKEN")
@@ -115,13 +127,10 @@ def _patterns(weights: bool) -> list[str]:
     return ["config.json", "tokenizer.json", "tokenizer_config.json", *(["model*.safetensors"] if weights else [])]
 
 
-def _pickle_hint(names: set[str]) -> str:
-    pickled = sorted(name for name in names if name.endswith((".bin", ".pt", ".pth")))
-    return f"; only safetensors are read, never pickles such as {pickled[0]}" if pickled else ""
-
-
 def _bars_for(start: ProgressEvent, report: Report) -> type:
-    """A class in the place of tqdm's: the client makes several bars and ours turns those that count bytes into events."""
+    """A class in the place of tqdm's: the client makes several bars and ours turns those that count bytes into
+    events.
+    """
 
     @dataclass
     class ByteBar:

@@ -1,6 +1,7 @@
 """What config.json and generation_config.json say that the frontend needs: lengths, end tokens, default sampling.
 
-Read as plain JSON: the frontend has no transformers, and a config class of the model's own would be somebody else's code.
+Read as plain JSON: the frontend has no transformers, and a config class of the model's own would be somebody else's
+code.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def read_model_config(folder: Path) -> ModelConfig:
     """Raises `ModelFolderInvalid` when config.json is not a language model's."""
     whole = read_json(folder / "config.json")
     generation = read_json_if_any(folder / "generation_config.json")
-    text = whole.get("text_config") if isinstance(whole.get("text_config"), dict) else whole
+    nested = whole.get("text_config")
+    text: dict[str, Any] = nested if isinstance(nested, dict) else whole
     vocab_size = text.get("vocab_size", whole.get("vocab_size"))
     if not isinstance(vocab_size, int) or vocab_size < 1:
         raise ModelFolderInvalid(f"{folder / 'config.json'} has no vocab_size")
@@ -66,7 +68,8 @@ def _max_model_len(config: Mapping[str, Any]) -> int:
     rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
     kind = rope.get("rope_type", rope.get("type", "default"))
     factor = rope.get("factor") or 1.0
-    if kind in _NO_FACTOR or not isinstance(factor, int | float):
+    # Gemma 3's lengths count the scaling although its kind is linear.
+    if kind in _NO_FACTOR or not isinstance(factor, int | float) or "gemma3" in str(config.get("model_type")):
         return length
     if kind == "yarn":
         original = rope.get("original_max_position_embeddings")
@@ -80,5 +83,15 @@ def _ids(value: object) -> frozenset[int]:
 
 
 def _default_sampling(generation: Mapping[str, Any]) -> DefaultSampling:
-    values = {name: generation.get(name) for name in DefaultSampling.__slots__}
-    return DefaultSampling(**{name: value for name, value in values.items() if isinstance(value, int | float)})
+    def number(name: str) -> float | None:
+        value = generation.get(name)
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    top_k = number("top_k")
+    return DefaultSampling(
+        temperature=number("temperature"),
+        top_p=number("top_p"),
+        top_k=None if top_k is None else int(top_k),
+        min_p=number("min_p"),
+        repetition_penalty=number("repetition_penalty"),
+    )

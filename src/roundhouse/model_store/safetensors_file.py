@@ -63,7 +63,7 @@ def _data_bytes(path: Path, header: bytes) -> int:
         raise ModelFolderInvalid(f"{path} is not a safetensors file: its header cannot be read") from error
 
 
-def write(path: Path, specs: list[TensorSpec], data: Iterable[bytes | memoryview]) -> None:
+def write(path: Path, specs: list[TensorSpec], data: Iterable[bytes]) -> None:
     """Writes one file; `data` yields each tensor's bytes in the order of `specs` and is drawn from one at a time."""
     offset = 0
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}

@@ -5,12 +5,12 @@ Thread safe: nothing is changed after loading, and the library lets other thread
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from roundhouse.model_store.errors import InvalidText, TokenizerInvalid
@@ -25,9 +25,9 @@ SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token"
 class Tokenizer:
     """The model's vocabulary with what a request needs to know of the model.
 
-    `vocab_size` counts the tokens that have text, added ones included; ids from there to `model_vocab_size` are padding of
-    the weights. `stop_token_ids` end a text unless `ignore_eos`. `special_tokens` are the named ones, for the chat template.
-    `backend` is there for incremental decoding; its settings are not to be changed.
+    `vocab_size` counts the tokens that have text, added ones included; ids from there to `model_vocab_size` are padding
+    of the weights. `stop_token_ids` end a text unless `ignore_eos`. `special_tokens` are the named ones, for the chat
+    template. `backend` is there for incremental decoding; its settings are not to be changed.
     """
 
     backend: Backend
@@ -44,7 +44,8 @@ class Tokenizer:
     _bytes: TokenBytes
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """`add_special_tokens` adds what the model puts around a text (often a beginning token); a rendered chat has its own.
+        """`add_special_tokens` adds what the model puts around a text (often a beginning token); a rendered chat has
+        its own.
 
         Raises `InvalidText`, a ValueError, for text with lone surrogates, which JSON can carry and UTF-8 cannot.
         """
@@ -70,15 +71,15 @@ class Tokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """What the token adds to a text, which may be a part of a character; for the `bytes` of logprobs."""
-        return self._bytes.of(token_id)
+        return self._bytes[token_id]
 
     def token_to_str(self, token_id: int) -> str:
         """The token as text on its own, special tokens by name; a part of a character is U+FFFD."""
-        return self._bytes.of(token_id).decode(errors="replace")
+        return self._bytes[token_id].decode(errors="replace")
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
-    """From a folder that `resolve_model` returned. Raises `TokenizerInvalid` or `ModelFolderInvalid`; takes 0.1 s or more."""
+    """From a folder that `resolve_model` returned; 0.1 s or more. Raises `TokenizerInvalid`, `ModelFolderInvalid`."""
     path = folder / "tokenizer.json"
     try:
         backend = Backend.from_file(str(path))
@@ -90,9 +91,9 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     config = read_model_config(folder)
     special_tokens = read_special_tokens(folder)
     ids = {name: backend.token_to_id(token) for name, token in special_tokens.items()}
+    _make_special(backend, {index for index in ids.values() if index is not None})
     eos = ids.get("eos_token")
     added = backend.get_added_tokens_decoder()
-    special_ids = {index for index, token in added.items() if token.special}
     return Tokenizer(
         backend=backend,
         vocab_size=max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1,
@@ -101,12 +102,19 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         bos_token_id=ids.get("bos_token"),
         eos_token_id=eos,
         pad_token_id=ids.get("pad_token"),
-        special_token_ids=frozenset(special_ids | {index for index in ids.values() if index is not None}),
+        special_token_ids=frozenset(index for index, token in added.items() if token.special),
         stop_token_ids=config.eos_token_ids | ({eos} if eos is not None else frozenset()),
         special_tokens=special_tokens,
         default_sampling=config.default_sampling,
-        _bytes=TokenBytes(backend, json.loads(backend.decoder.__getstate__()) if backend.decoder else {}),
+        _bytes=TokenBytes.of_backend(backend),
     )
+
+
+def _make_special(backend: Backend, token_ids: set[int]) -> None:
+    """As transformers does: a named token is special even where tokenizer.json has it as a common word."""
+    added = backend.get_added_tokens_decoder()
+    common = [index for index in sorted(token_ids) if index not in added or not added[index].special]
+    backend.add_special_tokens([AddedToken(backend.id_to_token(index), normalized=False) for index in common])
 
 
 def read_special_tokens(folder: Path) -> dict[str, str]:

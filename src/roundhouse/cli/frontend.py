@@ -1,0 +1,99 @@
+"""`roundhouse frontend`, and the frontend half of `roundhouse serve`: HTTP at once, the app when the model folder is
+there, and an orderly way out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import uvloop
+
+from roundhouse.cli.frontend_app import frontend_app
+from roundhouse.cli.http_server import HttpServer, bind, url_host
+from roundhouse.cli.options import FrontendSettings, HttpSettings
+from roundhouse.frontend.mp_client import AsyncMPClient
+from roundhouse.model_store import ModelFolder, resolve_model
+from roundhouse.server.door import Door
+from roundhouse.telemetry.logs import configure_logs
+from roundhouse.transport.address import parse_frontend_address
+
+logger = logging.getLogger(__name__)
+
+
+class HttpFrontend:
+    """The HTTP side of a process that serves clients. Belongs to one event loop."""
+
+    def __init__(self, settings: HttpSettings) -> None:
+        self.door = Door()
+        self.leaving = asyncio.Event()
+        self._settings = settings
+        self._listener = bind(settings.host, settings.port)
+        self._server = HttpServer(self.door)
+        self._hurry = asyncio.Event()
+
+    @property
+    def url(self) -> str:
+        return f"http://{url_host(self._settings.host)}:{self._listener.getsockname()[1]}"
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """Answers HTTP inside the block; SIGTERM and SIGINT set `leaving`. Closes the port when the block ends."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
+        task = asyncio.create_task(self._server.serve(sockets=[self._listener]), name="http")
+        try:
+            yield
+        finally:
+            self._server.stop()
+            await task
+            self._listener.close()
+
+    async def leave(self) -> None:
+        """Takes nothing new; returns when no request is left, the grace is over, or a second signal came."""
+        self.door.leave()
+        waits = [asyncio.create_task(self.door.wait_until_empty()), asyncio.create_task(self._hurry.wait())]
+        await asyncio.wait(waits, timeout=self._settings.grace_s, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if self.leaving.is_set():
+            self._hurry.set()
+        else:
+            logger.info("%s: finishing what runs, for at most %g s", signal.Signals(number).name, self._settings.grace_s)
+        self.leaving.set()
+
+
+async def resolved(model: str, leaving: asyncio.Event, *, weights: bool) -> ModelFolder | None:
+    """The model folder, found or made in a thread; None when the process is asked to leave first."""
+    work = asyncio.create_task(asyncio.to_thread(resolve_model, model, weights=weights))
+    asked = asyncio.create_task(leaving.wait())
+    await asyncio.wait((work, asked), return_when=asyncio.FIRST_COMPLETED)
+    asked.cancel()
+    return work.result() if work.done() else None
+
+
+def run_frontend(settings: FrontendSettings) -> None:
+    """Returns when the frontend has left in order. Raises a `RoundhouseError` that says why it cannot run."""
+    configure_logs(settings.log_level)
+    uvloop.run(_run(settings))
+
+
+async def _run(settings: FrontendSettings) -> None:
+    http = HttpFrontend(settings.http)
+    async with http.serving():
+        folder = await resolved(settings.model, http.leaving, weights=False)
+        if folder is None:
+            return
+        address = parse_frontend_address(settings.mesh_bind)
+        client = AsyncMPClient(address, model=settings.http.served_names[0], insecure_mesh=settings.insecure_mesh)
+        async with frontend_app(folder, client, settings.http.served_names, engines_can_come=True) as app:
+            http.door.open(app)
+            logger.info("serving %s at %s/v1; engines connect to %s", folder.name, http.url, settings.mesh_bind)
+            await http.leaving.wait()
+            await http.leave()

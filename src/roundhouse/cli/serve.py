@@ -1,0 +1,86 @@
+"""`roundhouse serve`: one frontend and local engine processes over ipc, nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import tempfile
+from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
+
+import uvloop
+
+from roundhouse.cli.engine_processes import EngineProcesses, EnginesFailed
+from roundhouse.cli.frontend import HttpFrontend, resolved
+from roundhouse.cli.frontend_app import frontend_app
+from roundhouse.cli.options import ServeSettings, tuning_flags
+from roundhouse.clock import monotonic
+from roundhouse.frontend.mp_client import AsyncMPClient
+from roundhouse.model_store import ModelFolder
+from roundhouse.telemetry.logs import configure_logs
+from roundhouse.transport.address import parse_frontend_address
+
+logger = logging.getLogger(__name__)
+
+
+def run_serve(settings: ServeSettings) -> None:
+    """Returns when everything has left in order, engines included. Raises a `RoundhouseError` that says why it cannot."""
+    configure_logs(settings.log_level)
+    try:
+        uvloop.run(_run(settings, monotonic()))
+    except EnginesFailed as failure:
+        print(f"roundhouse: error: {failure.message}", file=sys.stderr)
+        sys.exit(failure.exit_code)
+
+
+async def _run(settings: ServeSettings, started: float) -> None:
+    http = HttpFrontend(settings.http)
+    async with http.serving():
+        folder = await resolved(settings.model, http.leaving, weights=True)
+        if folder is None:
+            return
+        with tempfile.TemporaryDirectory(prefix="roundhouse-") as mesh:
+            await _serve(settings, http, folder, f"ipc://{mesh}", started)
+
+
+async def _serve(settings: ServeSettings, http: HttpFrontend, folder: ModelFolder, mesh: str, started: float) -> None:
+    served_name = settings.http.served_names[0]
+    client = AsyncMPClient(parse_frontend_address(mesh), model=served_name)
+    arguments = [
+        str(folder.path),
+        *("--served-model-name", served_name, "--frontends", mesh, "--log-level", settings.log_level),
+        *("--grace", "0", "--engines-on-machine", str(settings.engines)),
+        *tuning_flags(settings.tuning),
+    ]
+    ready = asyncio.create_task(client.wait_for_engine(), name="first engine")
+    processes = EngineProcesses(arguments, settings.engines, is_serving=ready.done)
+    async with (
+        _running(processes, http.leaving),
+        frontend_app(folder, client, settings.http.served_names, engines_can_come=False) as app,
+    ):
+        http.door.open(app)
+        await _first(ready, http.leaving)
+        if not http.leaving.is_set():
+            logger.info("ready in %.1f s: %s at %s/v1", monotonic() - started, served_name, http.url)
+            await http.leaving.wait()
+        ready.cancel()
+        await http.leave()
+
+
+async def _first(task: asyncio.Task[object], leaving: asyncio.Event) -> None:
+    asked = asyncio.create_task(leaving.wait())
+    await asyncio.wait((task, asked), return_when=asyncio.FIRST_COMPLETED)
+    asked.cancel()
+
+
+@asynccontextmanager
+async def _running(processes: EngineProcesses, leaving: asyncio.Event) -> AsyncIterator[None]:
+    """Keeps the engines alive inside the block and ends them after it; their failure ends the block."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(processes.run(), name="engines")
+            yield
+            processes.stop()
+    except* EnginesFailed as failures:
+        raise failures.exceptions[0] from None

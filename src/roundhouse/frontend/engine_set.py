@@ -1,0 +1,203 @@
+"""`EngineSet`: the engines of one frontend. Who is admitted, who is refused, who is gone.
+
+The table is identity → member. Rules: an engine is admitted when both halves of its Hello came, a protocol version is in
+common, the model is the frontend's and nobody alive holds its identity with a higher epoch. Admitting a member ends the
+one that held the identity before. An epoch is stale only while the holder of a higher one is alive: when that one is
+lost, the lower one may come back. An engine index is dense, and an identity that returns gets its old one if it is free.
+
+Pure: messages and `now` in, effects out. `mp_client` obeys them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import count
+
+from roundhouse.frontend.hello_halves import Greeting, HelloHalves, Mismatch
+from roundhouse.frontend.membership import Member, MembershipState
+from roundhouse.protocol.identity import EngineIndex, SessionId
+from roundhouse.protocol.limits import MAX_ENGINES, MAX_MESSAGE_BYTES
+from roundhouse.protocol.messages import (
+    PROTOCOL_VERSIONS,
+    Admitted,
+    Died,
+    Draining,
+    EngineCoreOutputs,
+    Hello,
+    Pong,
+    Refused,
+)
+
+SMALLEST_MESSAGE_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """Send `admitted` to `member`, which may get requests from here on."""
+
+    member: Member
+    admitted: Admitted
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Send `refused` to `routing_id`; nothing is to be done when that peer is gone."""
+
+    routing_id: bytes
+    refused: Refused
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """`member` is over: its requests end here."""
+
+    member: Member
+    reason: str
+
+
+Effect = Welcome | Refuse | Lost
+
+
+class EngineSet:
+    """model: the name that engines must serve; None takes that of the first engine.
+
+    frontends: addresses that every admitted engine is told.
+    """
+
+    def __init__(self, frontend_instance: str, *, model: str | None = None, frontends: Iterable[str] = ()) -> None:
+        self.frontend_instance = frontend_instance
+        self.model = model
+        self._frontends = list(frontends)
+        self._halves = HelloHalves()
+        self._session_ids = count(1)
+        self._members: dict[SessionId, Member] = {}
+        self._holders: dict[str, Member] = {}
+        self._last_index: dict[str, EngineIndex] = {}
+
+    def members(self) -> list[Member]:
+        """All that are alive, in the order of their engine indexes."""
+        return sorted(self._members.values(), key=lambda member: member.engine_index)
+
+    def get(self, session_id: int) -> Member | None:
+        """None for a session that is over or never was."""
+        return self._members.get(SessionId(session_id))
+
+    def takers(self) -> list[Member]:
+        """Those that get new requests, in the order of their engine indexes."""
+        return [member for member in self.members() if member.state is MembershipState.ADMITTED]
+
+    def on_router_hello(self, routing_id: bytes, hello: Hello, now: float) -> list[Effect]:
+        """Raises `MalformedFrame`; then nothing is admitted."""
+        return self._on_greeting(self._halves.on_router(routing_id, hello, now), now)
+
+    def on_pull_hello(self, hello: Hello, now: float) -> list[Effect]:
+        """Raises `MalformedFrame`; then nothing is admitted."""
+        return self._on_greeting(self._halves.on_pull(hello, now), now)
+
+    def on_outputs(self, member: Member, outputs: EngineCoreOutputs) -> list[Effect]:
+        if outputs.epoch != member.hello.epoch or outputs.engine_index != member.engine_index:
+            return self.lose(member, "an output with another engine's index or epoch")
+        return self._act(member, member.on_outputs(outputs))
+
+    def on_pong(self, member: Member, pong: Pong, now: float) -> list[Effect]:
+        return self._act(member, member.on_pong(pong, now))
+
+    def on_draining(self, member: Member, _draining: Draining) -> None:
+        member.on_draining()
+
+    def on_died(self, member: Member, died: Died) -> list[Effect]:
+        return self.lose(member, f"the engine died: {died.message}", tell=False)
+
+    def judge(self, now: float) -> list[Effect]:
+        """To be called now and then, after everything that came was handed in."""
+        return [effect for member in self.members() for effect in self._act(member, member.judge(now))]
+
+    def restart_deadlines(self, now: float) -> None:
+        for member in self._members.values():
+            member.restart_deadlines(now)
+
+    def lose(self, member: Member, reason: str, *, tell: bool = True) -> list[Effect]:
+        """Ends a session. `tell`: the engine may still hear that it is over, and comes back with a new one."""
+        if not member.is_alive:
+            return []
+        member.end()
+        del self._members[member.session_id]
+        if self._holders.get(member.hello.identity) is member:
+            del self._holders[member.hello.identity]
+        effects: list[Effect] = [Lost(member, reason)]
+        if tell:
+            effects.append(Refuse(member.routing_id, Refused("session_over", reason)))
+        return effects
+
+    def _act(self, member: Member, verdict: str | None) -> list[Effect]:
+        return [] if verdict is None else self.lose(member, verdict)
+
+    def _on_greeting(self, greeting: Greeting | Mismatch | None, now: float) -> list[Effect]:
+        if greeting is None:
+            return []
+        if isinstance(greeting, Mismatch):
+            return [Refuse(greeting.routing_id, Refused("hello", "the Hellos by DEALER and by PUSH differ"))]
+        refused = self._reason_to_refuse(greeting.hello)
+        if refused is not None:
+            return [Refuse(greeting.routing_id, refused)]
+        effects: list[Effect] = []
+        holder = self._holders.get(greeting.hello.identity)
+        if holder is not None:
+            higher = greeting.hello.epoch > holder.hello.epoch
+            effects += self.lose(holder, "fenced by a higher epoch" if higher else "replaced by a new session")
+        return [*effects, self._admit(greeting, now)]
+
+    def _reason_to_refuse(self, hello: Hello) -> Refused | None:
+        if not set(hello.protocol_versions) & set(PROTOCOL_VERSIONS):
+            return Refused("protocol_version", f"this frontend speaks {PROTOCOL_VERSIONS}")
+        if min(hello.block_size, hello.num_blocks, hello.max_model_len, hello.max_num_seqs) < 1:
+            return Refused("hello", "a size in the Hello is not positive")
+        if hello.max_message_bytes < SMALLEST_MESSAGE_BYTES:
+            return Refused("hello", f"max_message_bytes is under {SMALLEST_MESSAGE_BYTES}")
+        if self.model is not None and hello.model != self.model:
+            return Refused("model", f"this frontend serves {self.model!r}, not {hello.model!r}")
+        holder = self._holders.get(hello.identity)
+        if holder is not None and hello.epoch < holder.hello.epoch:
+            return Refused("fenced", f"epoch {holder.hello.epoch} of {hello.identity} is alive")
+        if holder is None and len(self._members) >= MAX_ENGINES:
+            return Refused("full", f"this frontend has {MAX_ENGINES} engines")
+        return None
+
+    def _admit(self, greeting: Greeting, now: float) -> Welcome:
+        hello = greeting.hello
+        self.model = hello.model
+        member = Member(
+            SessionId(next(self._session_ids)),
+            self._free_index(hello.identity),
+            greeting.routing_id,
+            hello,
+            min(hello.max_message_bytes, MAX_MESSAGE_BYTES),
+            heard_at=now,
+        )
+        self._members[member.session_id] = member
+        self._holders[hello.identity] = member
+        self._remember_index(hello.identity, member.engine_index)
+        version = max(set(hello.protocol_versions) & set(PROTOCOL_VERSIONS))
+        admitted = Admitted(
+            self.frontend_instance,
+            member.session_id,
+            member.engine_index,
+            version,
+            member.max_message_bytes,
+            self._frontends,
+        )
+        return Welcome(member, admitted)
+
+    def _remember_index(self, identity: str, index: EngineIndex) -> None:
+        self._last_index.pop(identity, None)
+        self._last_index[identity] = index
+        if len(self._last_index) > MAX_ENGINES:
+            del self._last_index[next(iter(self._last_index))]
+
+    def _free_index(self, identity: str) -> EngineIndex:
+        taken = {member.engine_index for member in self._members.values()}
+        last = self._last_index.get(identity)
+        if last is not None and last not in taken:
+            return last
+        return next(EngineIndex(index) for index in count() if index not in taken)

@@ -1,0 +1,77 @@
+"""`HelloHalves`: brings together the two Hellos of one engine, the one by ROUTER and the one by PULL.
+
+Only both together prove that requests and outputs of a session have the same engine at their other end: PULL does not
+tell who sent a message. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from roundhouse.protocol.errors import MalformedFrame
+from roundhouse.protocol.identity import parse_routing_id
+from roundhouse.protocol.limits import MAX_ENGINES
+from roundhouse.protocol.messages import Hello
+
+HALF_S = 5.0
+"""How long one half waits for the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """Both halves of one Hello."""
+
+    routing_id: bytes
+    hello: Hello
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """Two halves with one nonce that differ: somebody is wrong, and the one at `routing_id` can be told."""
+
+    routing_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Half:
+    hello: Hello
+    routing_id: bytes | None
+    came_at: float
+
+
+class HelloHalves:
+    """At most `MAX_ENGINES` wait at a time; the oldest goes first."""
+
+    def __init__(self) -> None:
+        self._halves: dict[tuple[str, bytes], _Half] = {}
+
+    def on_router(self, routing_id: bytes, hello: Hello, now: float) -> Greeting | Mismatch | None:
+        """None while the other half is not here. Raises `MalformedFrame` for a Hello that is not its routing id's."""
+        identity, nonce = parse_routing_id(routing_id)
+        if (identity, nonce) != (hello.identity, hello.nonce):
+            raise MalformedFrame("a Hello that is not of its routing id")
+        return self._match(_Half(hello, routing_id, now), now)
+
+    def on_pull(self, hello: Hello, now: float) -> Greeting | Mismatch | None:
+        """None while the other half is not here. Raises `MalformedFrame` for the second of its kind."""
+        return self._match(_Half(hello, None, now), now)
+
+    def _match(self, half: _Half, now: float) -> Greeting | Mismatch | None:
+        self._forget_old(now)
+        key = (half.hello.identity, half.hello.nonce)
+        other = self._halves.get(key)
+        if other is None:
+            self._halves[key] = half
+            return None
+        if (half.routing_id is None) == (other.routing_id is None):
+            raise MalformedFrame(f"a second Hello of {half.hello.identity} by the same socket")
+        del self._halves[key]
+        routing_id = half.routing_id or other.routing_id or b""
+        return Greeting(routing_id, half.hello) if other.hello == half.hello else Mismatch(routing_id)
+
+    def _forget_old(self, now: float) -> None:
+        while self._halves:
+            key, oldest = next(iter(self._halves.items()))
+            if len(self._halves) < MAX_ENGINES and now - oldest.came_at < HALF_S:
+                return
+            del self._halves[key]

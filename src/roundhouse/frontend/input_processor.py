@@ -1,0 +1,189 @@
+"""Prompt and params as a caller gives them → `EngineCoreRequest`s that an engine can run. Refuses everything it would not.
+
+Pure, apart from the random bits that come in; `tokenize` is slow for long texts and may run on another thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+import msgspec
+
+from roundhouse.frontend.parent_request import child_id
+from roundhouse.model_store.errors import InvalidText
+from roundhouse.model_store.tokenizer import Tokenizer
+from roundhouse.protocol import limits
+from roundhouse.protocol.errors import ContextLengthExceeded, InvalidRequest
+from roundhouse.protocol.messages import EngineCoreRequest, PoolingParams
+from roundhouse.protocol.sampling import SamplingParams
+
+SEED_BITS = 64
+
+
+class TextPrompt(TypedDict, total=False):
+    """A prompt with options, as a mapping: exactly one of the first two."""
+
+    prompt: str
+    prompt_token_ids: Sequence[int]
+    cache_salt: str
+
+
+Prompt = str | Sequence[int] | TextPrompt | Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedPrompt:
+    """Either `text`, or `token_ids` that are known to be ints."""
+
+    text: str | None
+    token_ids: list[int] | None
+    cache_salt: str | None
+    add_special_tokens: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOptions:
+    """What goes with a request besides its prompt and params."""
+
+    arrival_time: float
+    priority: int = 0
+    data_parallel_rank: int | None = None
+    trace_headers: dict[str, str] | None = None
+
+
+class InputProcessor:
+    """`random_bits(k)` gives k random bits, for requests without a seed."""
+
+    def __init__(self, tokenizer: Tokenizer, random_bits: Callable[[int], int]) -> None:
+        self._tokenizer = tokenizer
+        self._random_bits = random_bits
+        self._more_stop_token_ids = tokenizer.stop_token_ids - {tokenizer.eos_token_id}
+
+    def parse(self, prompt: Prompt, tokenization_kwargs: Mapping[str, Any] | None, max_model_len: int) -> ParsedPrompt:
+        """Cheap for any size of prompt. Raises `InvalidRequest`, or `ContextLengthExceeded` for a text that cannot fit."""
+        options: Mapping[str, Any] = prompt if isinstance(prompt, Mapping) else {}
+        content = _content(options) if isinstance(prompt, Mapping) else prompt
+        add_special_tokens = _add_special_tokens(tokenization_kwargs)
+        cache_salt = _cache_salt(options.get("cache_salt"))
+        if isinstance(content, str):
+            if not content:
+                raise InvalidRequest("the prompt is empty", param="prompt")
+            if len(content) > limits.MAX_CHARS_PER_TOKEN * max_model_len:
+                raise _too_long(max_model_len, f"{len(content)} characters, too many to fit")
+            return ParsedPrompt(content, None, cache_salt, add_special_tokens)
+        if not isinstance(content, Sequence) or not set(map(type, content)) <= {int}:
+            raise InvalidRequest("a prompt is a text or a list of token ids", param="prompt")
+        return ParsedPrompt(None, list(content), cache_salt, add_special_tokens)
+
+    def tokenize(self, prompt: ParsedPrompt) -> list[int]:
+        """The prompt's token ids. Thread-safe. Raises `InvalidRequest` for text that has no UTF-8 form."""
+        if prompt.token_ids is not None:
+            return prompt.token_ids
+        assert prompt.text is not None
+        try:
+            return self._tokenizer.encode(prompt.text, prompt.add_special_tokens)
+        except InvalidText as error:
+            raise InvalidRequest(error.message, param="prompt") from None
+
+    def make_requests(
+        self,
+        request_id: str,
+        token_ids: list[int],
+        params: SamplingParams | PoolingParams,
+        options: RequestOptions,
+        *,
+        cache_salt: str | None,
+        max_model_len: int,
+    ) -> list[EngineCoreRequest]:
+        """One request per choice, ready to be sent. Raises a `RequestError` that names the field at fault."""
+        self._verify_token_ids(token_ids)
+        pooling = isinstance(params, PoolingParams)
+        num_given, num_more = len(token_ids), 0 if pooling else 1
+        if num_given + num_more > max_model_len:
+            raise _too_long(max_model_len, f"{num_given} tokens and needs room for {num_more} more")
+        sampling = None if pooling else self._engine_params(params, room=max_model_len - num_given, max_model_len=max_model_len)
+        n = 1 if pooling else params.n
+        request = EngineCoreRequest(
+            request_id=request_id,
+            prompt_token_ids=token_ids,
+            sampling_params=sampling,
+            arrival_time=options.arrival_time,
+            eos_token_id=self._tokenizer.eos_token_id,
+            priority=options.priority,
+            cache_salt=cache_salt,
+            pooling_params=params if pooling else None,
+            data_parallel_rank=options.data_parallel_rank,
+            trace_headers=options.trace_headers,
+        )
+        return [_child(request, index, n) for index in range(n)]
+
+    def _verify_token_ids(self, token_ids: list[int]) -> None:
+        if not token_ids:
+            raise InvalidRequest("the prompt is empty", param="prompt")
+        size = self._tokenizer.model_vocab_size
+        for token_id in (min(token_ids), max(token_ids)):
+            if not 0 <= token_id < size:
+                raise InvalidRequest(f"prompt: token id {token_id} is outside the vocabulary of {size}", param="prompt")
+
+    def _engine_params(self, params: SamplingParams, *, room: int, max_model_len: int) -> SamplingParams:
+        """The client's params with everything decided that the frontend decides, and without what it does itself."""
+        params.verify(vocab_size=self._tokenizer.model_vocab_size)
+        if params.max_tokens is not None and params.max_tokens > max_model_len:
+            raise ContextLengthExceeded(
+                f"This model's maximum context length is {max_model_len} tokens. However, max_tokens is {params.max_tokens}.",
+                param="max_tokens",
+            )
+        max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
+        more_stops = frozenset() if params.ignore_eos else self._more_stop_token_ids
+        return msgspec.structs.replace(
+            params,
+            n=1,
+            seed=self._random_bits(SEED_BITS) if params.seed in (None, -1) else params.seed % 2**SEED_BITS,
+            max_tokens=max_tokens,
+            min_tokens=min(params.min_tokens, max_tokens),
+            stop=[],
+            stop_token_ids=[*params.stop_token_ids, *sorted(more_stops.difference(params.stop_token_ids))],
+        )
+
+
+def _child(request: EngineCoreRequest, index: int, n: int) -> EngineCoreRequest:
+    """Choices share the seed: their index is part of the sampling counter. The prompt's logprobs are asked for once."""
+    if n == 1:
+        return request
+    params = request.sampling_params
+    if index > 0 and params is not None:
+        params = msgspec.structs.replace(params, prompt_logprobs=None)
+    return msgspec.structs.replace(
+        request, request_id=child_id(request.request_id, index, n), child_index=index, sampling_params=params
+    )
+
+
+def _content(prompt: Mapping[str, Any]) -> Any:
+    given = [prompt[key] for key in ("prompt", "prompt_token_ids") if prompt.get(key) is not None]
+    if len(given) != 1:
+        raise InvalidRequest("a prompt has either prompt or prompt_token_ids", param="prompt")
+    return given[0]
+
+
+def _cache_salt(salt: Any) -> str | None:
+    if salt is not None and not (isinstance(salt, str) and 0 < len(salt) <= limits.MAX_CACHE_SALT_CHARS):
+        raise InvalidRequest(
+            f"cache_salt is a text of 1 to {limits.MAX_CACHE_SALT_CHARS} characters", param="cache_salt"
+        )
+    return salt
+
+
+def _add_special_tokens(tokenization_kwargs: Mapping[str, Any] | None) -> bool:
+    options = dict(tokenization_kwargs or {})
+    value = options.pop("add_special_tokens", True)
+    if options or not isinstance(value, bool):
+        raise InvalidRequest("tokenization_kwargs knows add_special_tokens, true or false", param="tokenization_kwargs")
+    return value
+
+
+def _too_long(max_model_len: int, given: str) -> ContextLengthExceeded:
+    return ContextLengthExceeded(
+        f"This model's maximum context length is {max_model_len} tokens. However, the prompt has {given}.", param="prompt"
+    )

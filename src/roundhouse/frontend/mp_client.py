@@ -1,0 +1,433 @@
+"""`AsyncMPClient`: the engines behind sockets. It drives the link, the engine set and the table of live requests, and
+decides nothing itself.
+
+Requests leave by `input_socket` (ROUTER) as [routing id][type][payload …]; outputs come by `output_socket` (PULL) and
+wait in `outputs_queue`. An error of the reading side goes into the same queue, so that the consumer meets it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from roundhouse.clock import Clock, monotonic
+from roundhouse.frontend.balancer import EngineLoad, choose
+from roundhouse.frontend.core_client import EngineCoreClient, EngineView
+from roundhouse.frontend.engine_set import Effect, EngineSet, Lost, Refuse, Welcome
+from roundhouse.frontend.live_requests import LiveRequests
+from roundhouse.frontend.membership import Member
+from roundhouse.protocol.errors import (
+    DuplicateRequestId,
+    EngineDeadError,
+    EngineGenerateError,
+    MalformedFrame,
+    NoEngine,
+    ShuttingDown,
+)
+from roundhouse.protocol.frames import (
+    ENGINE_TYPES,
+    FRONTEND_TYPES,
+    FrameDecoder,
+    FrameEncoder,
+    FrontendMessage,
+    size_of,
+    validate_alive,
+)
+from roundhouse.protocol.limits import MAX_BYTES_WAITING_PER_PEER
+from roundhouse.protocol.messages import (
+    AbortRequests,
+    Died,
+    Draining,
+    EngineCoreOutputs,
+    EngineCoreRequest,
+    Hello,
+    Pong,
+    UtilityOutput,
+    UtilityRequest,
+)
+from roundhouse.transport.frontend_link import FrontendLink, SendResult
+from roundhouse.transport.malformed import MalformedCounter
+from roundhouse.transport.socket_reader import Frames
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.25
+TICKS_A_PING = 4
+
+LATE_S = 0.5
+"""A tick that comes this much after its time: the whole process stood still, and no engine is to blame."""
+
+PROBE_AGAIN_S = (0.02, 0.1, 0.3)
+"""libzmq tells of a broken connection a little before sends to it fail."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """Since the client was made; they never fall."""
+
+    num_admitted: int = 0
+    num_refused: int = 0
+    num_lost: int = 0
+    num_requests_lost: int = 0
+    num_malformed: int = 0
+    num_late_outputs: int = 0
+    """Outputs of requests that are not live any more, or not with that engine."""
+    num_late_messages: int = 0
+    """Whole messages of sessions that are over."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    outputs: EngineCoreOutputs
+    member: Member | None
+    nbytes: int
+
+
+class AsyncMPClient(EngineCoreClient):
+    """Listens on `address` at once (`transport.address`), reads from `start` on, or from the first call of a coroutine.
+
+    expected_model: engines with another model name are refused; None takes the first engine's.
+    frontends: addresses of all known frontends, passed on to engines. Raises `ConfigError` when it cannot listen.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        expected_model: str | None = None,
+        insecure_mesh: bool = False,
+        frontends: Sequence[str] = (),
+        clock: Clock = monotonic,
+    ) -> None:
+        self.link = FrontendLink(address, insecure_mesh=insecure_mesh)
+        self.instance = secrets.token_hex(8)
+        self.counters = Counters()
+        self.outputs_queue: asyncio.Queue[_Waiting | Exception] = asyncio.Queue()
+        self._engines = EngineSet(self.instance, model=expected_model, frontends=frontends)
+        self._live = LiveRequests()
+        self._clock = clock
+        self._encoder = FrameEncoder(FRONTEND_TYPES)
+        self._decoder = FrameDecoder(ENGINE_TYPES)
+        self._malformed = MalformedCounter()
+        self._bytes_waiting: dict[int, int] = {}
+        self._calls: dict[int, tuple[Member, asyncio.Future[UtilityOutput]]] = {}
+        self._call_ids = count(1)
+        self._turn = 0
+        self._ticks = 0
+        self._tick_due = 0.0
+        self._timers: deque[asyncio.TimerHandle] = deque()
+        self._changed: asyncio.Event = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._failure: Exception | None = None
+        self._is_closed = False
+
+    @property
+    def input_socket(self) -> Any:
+        """The ROUTER."""
+        return self.link.input_socket
+
+    @property
+    def output_socket(self) -> Any:
+        """The PULL."""
+        return self.link.output_socket
+
+    def start(self) -> None:
+        """Reads in the running event loop from here on. Idempotent. Raises what ended the client."""
+        if self._failure is not None:
+            raise self._failure
+        if self._is_closed:
+            raise ShuttingDown("the client is closed")
+        if self._loop is not None:
+            return
+        self._loop = asyncio.get_running_loop()
+        self.link.start(
+            on_input=self._process_input_socket,
+            on_output=self.process_outputs_socket,
+            on_disconnected=self._probe,
+            on_failure=self._fail,
+        )
+        self._schedule_tick()
+
+    async def add_request_async(self, request: EngineCoreRequest) -> None:
+        self.start()
+        if request.request_id in self._live:
+            raise DuplicateRequestId(f"request {request.request_id} is live")
+        while True:
+            member = self._choose(request.data_parallel_rank)
+            if self._send_control(member, request):
+                self._live.add(request, member)
+                return
+
+    async def abort_requests_async(self, request_ids: list[str]) -> None:
+        if self._loop is None or self._is_closed:
+            return
+        for member, held in self._live.remove(request_ids):
+            self._send_control(member, AbortRequests(held))
+
+    async def get_output_async(self) -> EngineCoreOutputs:
+        if self.outputs_queue.empty():
+            self.start()
+        item = await self.outputs_queue.get()
+        if isinstance(item, Exception):
+            self.outputs_queue.put_nowait(item)
+            raise item
+        if item.member is not None:
+            self._count_waiting(item.member, -item.nbytes)
+        return item.outputs
+
+    async def call_utility_async(self, method: str, *args: Any, engine_index: int | None = None) -> list[Any]:
+        """Raises `NoEngine`, `EngineDeadError` when one is lost meanwhile, `EngineGenerateError` when one fails."""
+        self.start()
+        members = [m for m in self._engines.members() if engine_index is None or m.engine_index == engine_index]
+        if not members:
+            raise NoEngine("no engine is admitted" if engine_index is None else f"engine {engine_index} is not here")
+        call_ids = [self._call(member, method, args) for member in members]
+        try:
+            answers = await asyncio.gather(*(self._calls[call_id][1] for call_id in call_ids))
+        finally:
+            for call_id in call_ids:
+                self._calls.pop(call_id, None)
+        for answer in answers:
+            if answer.failure_message is not None:
+                raise EngineGenerateError(answer.failure_message)
+        return [answer.result for answer in answers]
+
+    def engines(self) -> list[EngineView]:
+        now = self._clock()
+        return [
+            EngineView(
+                identity=member.hello.identity,
+                engine_index=member.engine_index,
+                state=member.state.value,
+                hello=member.hello,
+                load=member.load,
+                num_inflight=member.num_inflight,
+                last_heard_s=now - member.heard_at,
+            )
+            for member in self._engines.members()
+        ]
+
+    async def wait_for_engine(self) -> Hello:
+        self.start()
+        while not (takers := self._engines.takers()):
+            self._changed.clear()
+            await self._changed.wait()
+            if self._failure is not None:
+                raise self._failure
+        return takers[0].hello
+
+    def shutdown(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for timer in self._timers:
+            timer.cancel()
+        for _, future in self._calls.values():
+            if not future.done():
+                future.set_exception(ShuttingDown("the client was closed"))
+        self.link.close()
+
+    def process_outputs_socket(self, frames: Frames) -> None:
+        """One message of the PULL, called by the link's reader."""
+        now = self._clock()
+        try:
+            message = self._decoder.decode(frames)
+            if isinstance(message, Hello):
+                self._obey(self._engines.on_pull_hello(message, now))
+                return
+        except MalformedFrame as error:
+            self._count_malformed(error, "PULL", now)
+            return
+        member = self._engines.get(message.session_id)
+        if member is None:
+            self.counters.num_late_messages += 1
+            return
+        if not validate_alive(frames):
+            assert isinstance(message, Died)
+            self._obey(self._engines.on_died(member, message))
+            return
+        match message:
+            case EngineCoreOutputs():
+                self._on_outputs(member, message, size_of(frames))
+            case Pong():
+                self._obey(self._engines.on_pong(member, message, now))
+                self._changed.set()
+            case Draining():
+                logger.info("engine %s drains: %s", member.hello.identity, message.reason)
+                self._engines.on_draining(member, message)
+
+    def _process_input_socket(self, frames: Frames) -> None:
+        """One message of the ROUTER: [routing id][empty] as an engine registers, then its Hello."""
+        now = self._clock()
+        routing_id = bytes(frames[0])
+        if len(frames) == 2 and not frames[1]:
+            return
+        try:
+            message = self._decoder.decode(frames[1:])
+            if not isinstance(message, Hello):
+                raise MalformedFrame(f"{type(message).__name__} by DEALER")
+            self._obey(self._engines.on_router_hello(routing_id, message, now))
+        except MalformedFrame as error:
+            self._count_malformed(error, repr(routing_id[:16]), now)
+
+    def _on_outputs(self, member: Member, outputs: EngineCoreOutputs, nbytes: int) -> None:
+        effects = self._engines.on_outputs(member, outputs)
+        if effects:
+            self._obey(effects)
+            return
+        if outputs.utility_output is not None:
+            called = self._calls.get(outputs.utility_output.call_id)
+            if called is not None and called[0] is member and not called[1].done():
+                called[1].set_result(outputs.utility_output)
+            return
+        fresh, num_late = self._live.accept(member, outputs)
+        self.counters.num_late_outputs += num_late
+        self.outputs_queue.put_nowait(_Waiting(fresh, member, nbytes))
+        waiting = self._count_waiting(member, nbytes)
+        if waiting > MAX_BYTES_WAITING_PER_PEER:
+            self._obey(self._engines.lose(member, f"{waiting} bytes of it wait for the output handler"))
+
+    def _obey(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Welcome(member, admitted):
+                    self.counters.num_admitted += 1
+                    logger.info("engine %s is admitted as %d", member.hello.identity, member.engine_index)
+                    if self._send_control(member, admitted):
+                        self._ping(member)
+                    self._changed.set()
+                case Refuse(routing_id, refused):
+                    self.counters.num_refused += 1
+                    self.link.send(routing_id, self._encoder.encode(refused))
+                case Lost(member, reason):
+                    self._end_requests_of(member, reason)
+
+    def _end_requests_of(self, member: Member, reason: str) -> None:
+        logger.warning("engine %s is lost: %s", member.hello.identity, reason)
+        self.counters.num_lost += 1
+        self._bytes_waiting.pop(member.session_id, None)
+        for called, future in self._calls.values():
+            if called is member and not future.done():
+                future.set_exception(EngineDeadError(f"engine {member.hello.identity} is lost: {reason}"))
+        outputs = self._live.end_all_of(member, reason)
+        if outputs is not None:
+            self.counters.num_requests_lost += len(outputs.outputs)
+            self.outputs_queue.put_nowait(_Waiting(outputs, None, 0))
+
+    def _choose(self, data_parallel_rank: int | None) -> Member:
+        takers = self._engines.takers()
+        self._turn += 1
+        loads = [_load_of(member) for member in takers]
+        session_id = choose(loads, data_parallel_rank=data_parallel_rank, turn=self._turn)
+        member = None if session_id is None else self._engines.get(session_id)
+        if member is None:
+            which = "no engine" if data_parallel_rank is None else f"no engine with index {data_parallel_rank}"
+            raise NoEngine(f"{which} takes requests now")
+        return member
+
+    def _call(self, member: Member, method: str, args: tuple[Any, ...]) -> int:
+        assert self._loop is not None
+        call_id = next(self._call_ids)
+        future: asyncio.Future[UtilityOutput] = self._loop.create_future()
+        self._calls[call_id] = (member, future)
+        if not self._send_control(member, UtilityRequest(call_id, method, list(args))) and not future.done():
+            future.set_exception(EngineDeadError(f"engine {member.hello.identity} is lost"))
+        return call_id
+
+    def _send_control(self, member: Member, message: FrontendMessage) -> bool:
+        """False when `member` is lost by it, or was. Raises `MessageTooLarge`; then nothing was sent."""
+        if not member.is_alive:
+            return False
+        frames = self._encoder.encode(message, max_bytes=member.max_message_bytes)
+        member.count_control_frame()
+        return self._deliver(member, self.link.send(member.routing_id, frames))
+
+    def _ping(self, member: Member) -> None:
+        ping = self._encoder.encode(member.next_ping(self.instance))
+        self._deliver(member, self.link.send(member.routing_id, ping))
+
+    def _deliver(self, member: Member, result: SendResult) -> bool:
+        if result is SendResult.SENT:
+            return True
+        # What it said before it went is read first: its last words name the cause better than we can.
+        self.link.drain()
+        self._obey(self._engines.lose(member, result.value, tell=False))
+        return False
+
+    def _probe(self) -> None:
+        """Some connection ended: a ping to each engine finds out whose."""
+        self._ping_all()
+        assert self._loop is not None
+        for delay_s in PROBE_AGAIN_S:
+            self._later(delay_s, self._ping_all)
+
+    def _ping_all(self) -> None:
+        self.link.notice_departures()
+        for member in self._engines.members():
+            if member.is_alive:
+                self._ping(member)
+
+    def _tick(self) -> None:
+        now = self._clock()
+        is_late = now - self._tick_due > LATE_S
+        try:
+            is_drained = self.link.drain()
+            if is_late or not is_drained:
+                self._engines.restart_deadlines(now)
+            self._obey(self._engines.judge(now))
+            self._ticks += 1
+            if self._ticks % TICKS_A_PING == 0:
+                self._ping_all()
+        except Exception as error:
+            self._fail(error)
+            return
+        self._schedule_tick()
+
+    def _schedule_tick(self) -> None:
+        self._tick_due = self._clock() + TICK_S
+        self._later(TICK_S, self._tick)
+
+    def _later(self, delay_s: float, callback: Any) -> None:
+        assert self._loop is not None
+        while self._timers and (self._timers[0].cancelled() or self._timers[0].when() < self._loop.time()):
+            self._timers.popleft()
+        if not self._is_closed:
+            self._timers.append(self._loop.call_later(delay_s, callback))
+
+    def _fail(self, error: Exception) -> None:
+        """An error of our own: nothing more will come."""
+        logger.error("the client's reader failed", exc_info=error)
+        self._failure = error
+        self.outputs_queue.put_nowait(error)
+        self._changed.set()
+
+    def _count_waiting(self, member: Member, nbytes: int) -> int:
+        if not member.is_alive:
+            return 0
+        waiting = self._bytes_waiting.get(member.session_id, 0) + nbytes
+        self._bytes_waiting[member.session_id] = waiting
+        return waiting
+
+    def _count_malformed(self, error: Exception, peer: str, now: float) -> None:
+        self.counters.num_malformed += 1
+        self._malformed.count(error, peer, now)
+
+
+def _load_of(member: Member) -> EngineLoad:
+    load = member.load
+    return EngineLoad(
+        session_id=member.session_id,
+        engine_index=member.engine_index,
+        num_reported=load.num_waiting_reqs + load.num_running_reqs,
+        num_waiting=load.num_waiting_reqs,
+        num_sent_since=member.num_sent_since_load,
+        num_inflight=member.num_inflight,
+        kv_cache_usage=load.kv_cache_usage,
+        max_num_seqs=member.hello.max_num_seqs,
+    )

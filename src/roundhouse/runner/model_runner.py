@@ -1,0 +1,160 @@
+"""`ModelRunner.execute_model`: the step's plan → one forward pass over all its tokens → sampled tokens.
+
+What one request causes ends that request: it is named in `failed`, and the others get their tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from roundhouse.models.attention import StepAttention
+from roundhouse.protocol.errors import InvalidRequest
+from roundhouse.protocol.messages import LogprobsLists, PromptLogprobs
+from roundhouse.runner.attention import AttentionBackend
+from roundhouse.runner.config import RunnerConfig
+from roundhouse.runner.input_batch import InputBatch, StepInput
+from roundhouse.runner.kv_store import KVStore
+from roundhouse.runner.prompt_logprobs import PromptLogprobsRow
+from roundhouse.runner.sampler import SamplerOutput, sample
+from roundhouse.runner.sampling_rows import SamplingRows
+from roundhouse.scheduler.step import ModelRunnerOutput, NewRequest, SchedulerOutput
+
+NO_TOKEN_POSSIBLE = "no token could be chosen: the logits are not finite, or the parameters forbid every token"
+
+
+class Model(Protocol):
+    """What the runner needs of `models.causal_lm.CausalLM`; its docstrings hold."""
+
+    vocab_size: int
+    device: torch.device
+
+    def forward(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, attention: StepAttention, logits_indices: torch.Tensor
+    ) -> torch.Tensor: ...
+
+    def logits_of_last_forward(self, indices: torch.Tensor) -> torch.Tensor: ...
+
+    def forget_last_forward(self) -> None: ...
+
+
+class ModelRunner:
+    """Owns the rows of the running requests. Not thread-safe: one thread steps."""
+
+    def __init__(
+        self, model: Model, backend: AttentionBackend, store: KVStore, config: RunnerConfig, *, max_model_len: int
+    ) -> None:
+        self._model = model
+        self._backend = backend
+        self._store = store
+        self._device = model.device
+        self._vocab_size = min(model.vocab_size, config.vocab_size or model.vocab_size)
+        self._batch = InputBatch(
+            max_num_seqs=config.max_num_seqs, max_model_len=max_model_len, block_size=config.block_size
+        )
+        self._params = SamplingRows(max_num_seqs=config.max_num_seqs, vocab_size=self._vocab_size, device=self._device)
+        self._prompt_logprobs: dict[int, PromptLogprobsRow] = {}
+        self._refused: dict[str, str] = {}
+
+    @torch.inference_mode()
+    def execute_model(self, plan: SchedulerOutput) -> ModelRunnerOutput:
+        self._apply(plan)
+        if not plan.num_scheduled_tokens:
+            return ModelRunnerOutput(sampled_token_ids={})
+        step = self._batch.prepare(plan)
+        logits = self._forward(step)
+        prompt_logprobs = self._collect_prompt_logprobs(step) if self._prompt_logprobs else {}
+        self._batch.advance(step)
+        return self._finish(step, logits, prompt_logprobs)
+
+    def _apply(self, plan: SchedulerOutput) -> None:
+        freed, added = self._batch.apply(plan)
+        for row in freed:
+            self._params.remove(row)
+            self._prompt_logprobs.pop(row, None)
+        for request_id in plan.finished:
+            self._refused.pop(request_id, None)
+        for row, request in added:
+            self._add_params(row, request)
+
+    def _add_params(self, row: int, request: NewRequest) -> None:
+        try:
+            self._params.add(row, request)
+        except InvalidRequest as error:
+            self._refused[request.request_id] = error.message
+        k = request.sampling_params.prompt_logprobs
+        # With outputs the prompt was complete once, and its logprobs were delivered then.
+        if k is not None and request.num_output_tokens == 0:
+            assert request.num_computed_tokens == 0, "prompt_logprobs need every token of the prompt computed"
+            self._prompt_logprobs[row] = PromptLogprobsRow(request.num_prompt_tokens, k)
+
+    def _forward(self, step: StepInput) -> torch.Tensor:
+        logits = self._model.forward(
+            torch.from_numpy(step.token_ids).to(self._device),
+            torch.from_numpy(step.positions).to(self._device),
+            self._backend.begin(step.attention),
+            torch.from_numpy(step.logits_indices).to(self._device),
+        )
+        return logits[:, : self._vocab_size]
+
+    def _finish(
+        self, step: StepInput, logits: torch.Tensor, prompt_logprobs: dict[str, PromptLogprobs]
+    ) -> ModelRunnerOutput:
+        failed = {key: why for key, why in self._refused.items() if key in step.request_ids} if self._refused else {}
+        if len(step.sampling) == 0:
+            return ModelRunnerOutput(sampled_token_ids={}, prompt_logprobs=prompt_logprobs, failed=failed)
+        rows = step.rows[step.sampling]
+        request_ids = [step.request_ids[place] for place in step.sampling.tolist()]
+        num_outputs = self._batch.num_tokens[rows] - self._batch.num_prompt_tokens[rows]
+        sampled = sample(logits, rows, num_outputs, self._params)
+        if failed or not sampled.is_valid.all():
+            rows, request_ids, sampled = self._drop_failed(rows, request_ids, sampled, failed)
+        self._batch.append_tokens(rows, sampled.token_ids)
+        self._params.append_tokens(rows, sampled.token_ids)
+        token_ids = sampled.token_ids.tolist()
+        return ModelRunnerOutput(
+            sampled_token_ids={key: [token_id] for key, token_id in zip(request_ids, token_ids, strict=True)},
+            logprobs={request_ids[place]: lists for place, lists in sampled.logprobs.items()},
+            prompt_logprobs={key: rows for key, rows in prompt_logprobs.items() if key not in failed},
+            failed=failed,
+        )
+
+    def _drop_failed(
+        self, rows: np.ndarray, request_ids: list[str], sampled: SamplerOutput, failed: dict[str, str]
+    ) -> tuple[np.ndarray, list[str], SamplerOutput]:
+        """What is left of the sample without the rows that failed, which are added to `failed`."""
+        for place in np.flatnonzero(~sampled.is_valid).tolist():
+            failed.setdefault(request_ids[place], NO_TOKEN_POSSIBLE)
+            self._store.clear_not_finite(self._batch.block_ids(int(rows[place])))
+        kept = [place for place, request_id in enumerate(request_ids) if request_id not in failed]
+        logprobs: dict[int, LogprobsLists] = {
+            there: sampled.logprobs[place] for there, place in enumerate(kept) if place in sampled.logprobs
+        }
+        left = SamplerOutput(sampled.token_ids[kept], sampled.is_valid[kept], logprobs)
+        return rows[kept], [request_ids[place] for place in kept], left
+
+    def _collect_prompt_logprobs(self, step: StepInput) -> dict[str, PromptLogprobs]:
+        finished: dict[str, PromptLogprobs] = {}
+        for place, (request_id, row) in enumerate(zip(step.request_ids, step.rows.tolist(), strict=True)):
+            collector = self._prompt_logprobs.get(row)
+            if collector is None:
+                continue
+            first = int(self._batch.num_computed[row])
+            end = first + int(step.num_scheduled[place])
+            last = min(end, int(self._batch.num_prompt_tokens[row]) - 1)
+            collector.add_chunk(
+                first,
+                self._batch.token_ids[row, first + 1 : last + 1],
+                int(step.attention.query_starts[place]),
+                self._logits_of,
+                self._device,
+            )
+            if end >= self._batch.num_prompt_tokens[row]:
+                finished[request_id] = self._prompt_logprobs.pop(row).finish()
+        self._model.forget_last_forward()
+        return finished
+
+    def _logits_of(self, indices: torch.Tensor) -> torch.Tensor:
+        return self._model.logits_of_last_forward(indices)[:, : self._vocab_size]

@@ -1,0 +1,71 @@
+"""Fields of OpenAI's or vLLM's API that change what a request means and that this server does not serve.
+
+Each is refused with its name unless its value means "off": an answer that silently ignores it would be a wrong answer.
+Hints that leave the meaning alone (user, metadata, store, service_tier …) are ignored like unknown fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from roundhouse.protocol.errors import InvalidRequest
+from roundhouse.server.decode import decode
+
+UNSERVED: dict[str, tuple[Any, ...]] = {
+    "response_format": ({"type": "text"},),
+    "structured_outputs": ({},),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "structural_tag": (),
+    "best_of": (1,),
+    "use_beam_search": (False,),
+    "prompt_logprobs": (),
+    "logprob_token_ids": ([],),
+    "return_tokens_as_token_ids": (False,),
+    "bad_words": ([],),
+    "truncate_prompt_tokens": (),
+    "logits_processors": ([],),
+    "repetition_detection": (),
+    "kv_transfer_params": (),
+    "vllm_xargs": ({},),
+    "thinking_token_budget": (),
+    "mm_processor_kwargs": ({},),
+}
+"""Of both generating routes: the field and the values besides null that mean it is off."""
+
+UNSERVED_CHAT: dict[str, tuple[Any, ...]] = {
+    **UNSERVED,
+    "echo": (False,),
+    "functions": ([],),
+    "function_call": ("none",),
+    "chat_template": (),
+    "documents": ([],),
+    "modalities": (["text"],),
+    "audio": (),
+    "web_search_options": (),
+}
+
+UNSERVED_COMPLETION: dict[str, tuple[Any, ...]] = {**UNSERVED, "suffix": ("",), "prompt_embeds": ()}
+
+UNSERVED_TOKENIZE: dict[str, tuple[Any, ...]] = {name: UNSERVED_CHAT[name] for name in ("chat_template", "documents")}
+
+
+class UnservedFields:
+    """Reads nothing of a body but the fields of one table."""
+
+    def __init__(self, off_values: Mapping[str, tuple[Any, ...]]) -> None:
+        self._off_values = off_values
+        self._decoder = msgspec.json.Decoder(msgspec.defstruct("Unserved", [(name, Any, None) for name in off_values]))
+
+    def refuse(self, body: bytes) -> None:
+        """Raises `InvalidRequest` for the first field that is on."""
+        found = decode(self._decoder, body)
+        for name, off_values in self._off_values.items():
+            value = getattr(found, name)
+            if value is not None and not any(type(value) is type(off) and value == off for off in off_values):
+                raise InvalidRequest(f"{name} is not served by this server; leave it out", param=name)

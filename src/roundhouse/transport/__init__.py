@@ -1,0 +1,1 @@
+"""Sockets, threads and event-loop readers that carry `protocol`. Knows neither the frontend nor the engine above it."""

@@ -1,0 +1,180 @@
+"""`FrontendLink`: a frontend's side of the mesh, ROUTER and PULL, bound, in an asyncio event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import logging
+import os
+import stat
+import tempfile
+from collections.abc import Callable
+from enum import Enum
+
+import zmq
+
+from roundhouse.protocol.errors import ConfigError
+from roundhouse.protocol.serial import Buffer
+from roundhouse.transport import sockets
+from roundhouse.transport.address import FrontendAddress, IpcAddress, TcpAddress, parse_address
+from roundhouse.transport.socket_reader import Frames, SocketReader
+
+logger = logging.getLogger(__name__)
+
+LONGEST_DRAIN = 4096
+"""Messages of one socket that are read in one go before deadlines are judged."""
+
+
+class SendResult(Enum):
+    SENT = "sent"
+    GONE = "the peer is gone"
+    FULL = "the peer does not read"
+
+
+def fresh_ipc_address() -> str:
+    """A new private folder for one frontend and its local engines; `FrontendLink.close` removes it."""
+    return str(parse_address(f"ipc://{tempfile.mkdtemp(prefix='roundhouse-')}"))
+
+
+class FrontendLink:
+    """Binds at once, reads from `start` on. All methods belong to one event loop.
+
+    insecure_mesh: allows a tcp address that others than this machine can reach, with no key asked for.
+    Raises `ConfigError` when the address cannot be bound; then nothing is left behind.
+    """
+
+    def __init__(self, address: str, *, insecure_mesh: bool = False) -> None:
+        self.address: FrontendAddress = parse_address(address)
+        _check_reach(self.address, insecure_mesh)
+        self._folder = _IpcFolder(self.address) if isinstance(self.address, IpcAddress) else None
+        self._context = zmq.Context()
+        try:
+            endpoints = (_bindable(self.address.input_endpoint), _bindable(self.address.output_endpoint))
+            self.input_socket = _bind(self._context, sockets.bind_router, endpoints[0])
+            self.output_socket = _bind(self._context, sockets.bind_pull, endpoints[1])
+        except ConfigError:
+            self._context.destroy()
+            if self._folder is not None:
+                self._folder.close()
+            raise
+        self._monitors = [
+            sockets.monitor(socket, zmq.EVENT_DISCONNECTED) for socket in (self.input_socket, self.output_socket)
+        ]
+        self._readers: list[SocketReader] = []
+        self._is_closed = False
+
+    def start(
+        self,
+        *,
+        on_input: Callable[[Frames], None],
+        on_output: Callable[[Frames], None],
+        on_disconnected: Callable[[], None],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        """on_input: [routing id, frame …] of the ROUTER. on_output: the frames of the PULL. on_disconnected: some
+        engine's connection ended; which one, only a send can tell. on_failure: what a callback raised."""
+        loop = asyncio.get_running_loop()
+        self._readers = [
+            SocketReader(loop, self.output_socket, on_output, on_failure),
+            SocketReader(loop, self.input_socket, on_input, on_failure),
+            *(SocketReader(loop, pair, lambda _: on_disconnected(), on_failure) for pair in self._monitors),
+        ]
+
+    def send(self, routing_id: bytes, frames: list[Buffer]) -> SendResult:
+        """Never waits. `frames` and what they are views of must not change afterwards."""
+        socket = self.input_socket
+        try:
+            socket.send(routing_id, zmq.SNDMORE | zmq.NOBLOCK)
+            socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return SendResult.FULL
+        except zmq.ZMQError as error:
+            if error.errno != errno.EHOSTUNREACH:
+                raise
+            return SendResult.GONE
+        finally:
+            if self._readers:
+                self._readers[1].look_again()
+        return SendResult.SENT
+
+    def notice_departures(self) -> None:
+        """Makes the next sends see every connection that has ended by now: libzmq looks at most once a millisecond."""
+        sockets.has_input(self.input_socket)
+
+    def drain(self) -> bool:
+        """Reads what has come, so that deadlines can be judged. False when there was too much for one go."""
+        return all([reader.drain(LONGEST_DRAIN) for reader in self._readers])
+
+    def close(self) -> None:
+        """Idempotent. What was not sent yet is dropped."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for reader in self._readers:
+            reader.close()
+        for socket, pair in zip((self.input_socket, self.output_socket), self._monitors, strict=True):
+            sockets.stop_monitor(socket)
+            pair.close()
+            socket.close()
+        self._context.term()
+        if self._folder is not None:
+            self._folder.close()
+
+
+class _IpcFolder:
+    """The private folder of an ipc address, and a lock in it: libzmq takes over a socket file that is in use."""
+
+    def __init__(self, address: IpcAddress) -> None:
+        self._address = address
+        try:
+            os.makedirs(address.folder, mode=0o700, exist_ok=True)
+            found = os.stat(address.folder)
+            if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+                raise ConfigError(f"cannot listen on {address}: {address.folder} must be yours alone (chmod 700)")
+            self._lock = os.open(os.path.join(address.folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ConfigError(f"cannot listen on {address}: {error.strerror}") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise ConfigError(f"cannot listen on {address}: another frontend does") from None
+
+    def close(self) -> None:
+        for name in ("in.sock", "out.sock", "lock"):
+            try:
+                os.unlink(os.path.join(self._address.folder, name))
+            except FileNotFoundError:
+                pass
+        try:
+            os.rmdir(self._address.folder)
+        except OSError as error:
+            logger.debug("%s stays: %s", self._address.folder, error)
+        os.close(self._lock)
+
+
+def _check_reach(address: FrontendAddress, insecure_mesh: bool) -> None:
+    if not isinstance(address, TcpAddress):
+        return
+    if not (address.is_literal or address.host in ("*", "localhost")):
+        raise ConfigError(f"cannot listen on {address}: a frontend binds an IP address, localhost or *")
+    if not (address.is_loopback or insecure_mesh):
+        raise ConfigError(
+            f"cannot listen on {address}: others could reach it, and the mesh asks for no key; "
+            "bind a loopback address or ipc, or allow it with insecure_mesh"
+        )
+
+
+def _bindable(endpoint: str) -> str:
+    # libzmq takes a name at bind for a network interface.
+    return endpoint.replace("tcp://localhost:", "tcp://127.0.0.1:").replace("tcp://*:", "tcp://0.0.0.0:")
+
+
+def _bind(
+    context: sockets.Context, bind: Callable[[sockets.Context, str], sockets.Socket], endpoint: str
+) -> sockets.Socket:
+    try:
+        return bind(context, endpoint)
+    except zmq.ZMQError as error:
+        raise ConfigError(f"cannot listen on {endpoint}: {error.strerror}") from None

@@ -1,0 +1,93 @@
+"""`SocketReader`: one ZeroMQ socket in an asyncio event loop, asyncio's own or uvloop.
+
+ZeroMQ's descriptor is edge-triggered: it becomes readable when the socket goes from nothing to something, and a send can
+eat that edge. So a reader drains, comes back by `call_soon` when it stopped early, and looks again after each send.
+`zmq.asyncio` makes a future, a task switch and a poll of each message: 15 µs against 3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import zmq
+
+from roundhouse.transport import sockets
+from roundhouse.transport.sockets import Socket
+
+MESSAGES_A_TURN = 64
+"""Before the rest of the event loop gets its turn."""
+
+Frames = list[bytes | memoryview]
+
+
+def receive(socket: Socket) -> Frames:
+    """One message: its first frame copied, the others as views that keep the received memory alive. Raises `zmq.Again`."""
+    frames: Frames = [socket.recv(zmq.NOBLOCK)]
+    while socket.getsockopt(zmq.RCVMORE):
+        frames.append(socket.recv(zmq.NOBLOCK, copy=False).buffer)
+    return frames
+
+
+class SocketReader:
+    """Calls `on_message` for each message, and `on_failure` once with what it raised: then nothing more is read.
+
+    `read`: how one message is taken off the socket; raises `zmq.Again` when there is none.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        socket: Socket,
+        on_message: Callable[[Frames], None],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self._loop = loop
+        self._socket = socket
+        self._on_message = on_message
+        self._on_failure = on_failure
+        self._again: asyncio.Handle | None = None
+        self._is_closed = False
+        self._fd = socket.getsockopt(zmq.FD)
+        loop.add_reader(self._fd, self._turn)
+        self.look_again()
+
+    def look_again(self) -> None:
+        """After anything else was done with the socket."""
+        if self._again is None and not self._is_closed and sockets.has_input(self._socket):
+            self._again = self._loop.call_soon(self._come_back)
+
+    def drain(self, most: int) -> bool:
+        """Reads up to `most` messages now. True when nothing is left."""
+        try:
+            for _ in range(most):
+                if self._is_closed:
+                    return True
+                try:
+                    frames = receive(self._socket)
+                except zmq.Again:
+                    return True
+                self._on_message(frames)
+        except Exception as error:
+            self.close()
+            self._on_failure(error)
+            return True
+        self.look_again()
+        return self._again is None
+
+    def close(self) -> None:
+        """The socket stays open. Idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._loop.remove_reader(self._fd)
+        if self._again is not None:
+            self._again.cancel()
+
+    def _turn(self) -> None:
+        if self._again is None:
+            self.drain(MESSAGES_A_TURN)
+
+    def _come_back(self) -> None:
+        self._again = None
+        self.drain(MESSAGES_A_TURN)

@@ -1,0 +1,150 @@
+"""The mesh's ZeroMQ sockets: every option with its reason. Nothing else makes a socket.
+
+Measured with libzmq 4.3.5; `docs/protocol.md` tells what each trap did before it was closed.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from roundhouse.protocol.limits import MAX_MESSAGE_BYTES
+
+Socket = zmq.Socket[bytes]
+Context = zmq.Context[Socket]
+
+LAST_WORDS_LINGER_MS = 4000
+
+COPY_BELOW = 64 * 1024
+"""Bytes of a frame. Smaller ones are copied into ZMQ's own memory: sending without a copy costs 20 µs of bookkeeping,
+as much as copying about 100 KiB."""
+
+SEND_HWM = 4096
+"""Messages that wait for one peer. With `COPY_BELOW` it bounds the copied bytes to 256 MiB
+(`limits.MAX_BYTES_WAITING_PER_PEER`), and it is four seconds of an engine that makes a thousand steps a second."""
+
+_EVERY_SOCKET = {
+    # A closed socket drops what it holds: its session is over, and the next one would be handed stale messages.
+    zmq.LINGER: 0,
+    zmq.SNDHWM: SEND_HWM,
+    zmq.RCVHWM: SEND_HWM,
+    # Finds a frozen or cut-off peer in 1.5 to 1.8 s; TCP alone takes minutes, and ipc has nothing of the kind.
+    zmq.HEARTBEAT_IVL: 500,
+    zmq.HEARTBEAT_TIMEOUT: 1500,
+    # A peer that connects and then says nothing leaves its slot.
+    zmq.HANDSHAKE_IVL: 3000,
+    # The last fence, after our own checks: it counts one frame, not the message, and costs the peer its connection.
+    zmq.MAXMSGSIZE: MAX_MESSAGE_BYTES,
+}
+
+_BOUND = {
+    # Every engine of a fleet may connect in the same second after a restart; the default is 100.
+    zmq.BACKLOG: 1024,
+}
+
+_CONNECTED = {
+    # libzmq never reconnects: a silent reconnect loses messages both ways, and a PUSH gives all that it holds to the
+    # restarted peer. A session ends with its connection; the next one is made by us.
+    zmq.RECONNECT_IVL: -1,
+    # A SYN that nobody answers; the default is the kernel's two minutes.
+    zmq.CONNECT_TIMEOUT: 2000,
+}
+
+_ROUTER = {
+    # A send to a peer that is gone raises EHOSTUNREACH; without this it vanishes.
+    zmq.ROUTER_MANDATORY: 1,
+    # The default, said aloud: with handover a second peer that claims a live routing id takes its place at the
+    # handshake, before any check of ours, and gets the next prompt.
+    zmq.ROUTER_HANDOVER: 0,
+}
+
+_monitor_numbers = count()
+
+
+def bind_router(context: Context, endpoint: str) -> Socket:
+    """Raises `zmq.ZMQError`; then the socket is closed."""
+    return _bind(context, zmq.ROUTER, endpoint, _EVERY_SOCKET | _BOUND | _ROUTER)
+
+
+def bind_pull(context: Context, endpoint: str) -> Socket:
+    """Raises `zmq.ZMQError`; then the socket is closed."""
+    return _bind(context, zmq.PULL, endpoint, _EVERY_SOCKET | _BOUND)
+
+
+def make_dealer(context: Context, routing_id: bytes) -> Socket:
+    """Not connected yet, so that a monitor misses nothing. `routing_id` is how the frontend's ROUTER addresses it."""
+    return _make(context, zmq.DEALER, _EVERY_SOCKET | _CONNECTED | {zmq.ROUTING_ID: routing_id})
+
+
+def make_push(context: Context) -> Socket:
+    """Not connected yet."""
+    return _make(context, zmq.PUSH, _EVERY_SOCKET | _CONNECTED)
+
+
+def connect(socket: Socket, endpoint: str) -> None:
+    if _is_ipv6(endpoint):
+        socket.setsockopt(zmq.IPV6, 1)
+    socket.connect(endpoint)
+
+
+def monitor(socket: Socket, events: int) -> Socket:
+    """A PAIR that gets `events` of `socket`; it has to outlive the monitoring, which `stop_monitor` ends.
+
+    Measured: an I/O thread that has an event for a PAIR which is closed or full waits for ever, and with it every
+    socket of the context. Hence the order above, and no limit on what waits in the PAIR.
+    """
+    endpoint = f"inproc://monitor-{next(_monitor_numbers)}"
+    socket.monitor(endpoint, events)
+    pair = socket.context.socket(zmq.PAIR)
+    pair.setsockopt(zmq.LINGER, 0)
+    pair.setsockopt(zmq.RCVHWM, 0)
+    pair.connect(endpoint)
+    return pair
+
+
+def stop_monitor(socket: Socket) -> None:
+    """No event is written after this. For the thread that owns `socket`."""
+    socket.monitor(None, 0)
+
+
+def read_monitor(pair: Socket) -> list[zmq.Event]:
+    """All events that wait."""
+    events: list[zmq.Event] = []
+    while True:
+        try:
+            frames = pair.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return events
+        events.append(zmq.Event(parse_monitor_message(frames)["event"]))
+
+
+def has_input(socket: Socket) -> bool:
+    """Also makes the socket take note of connections that came or went; a send does so only now and then."""
+    return bool(socket.getsockopt(zmq.EVENTS) & zmq.POLLIN)
+
+
+def _bind(context: Context, kind: int, endpoint: str, options: dict[int, int]) -> Socket:
+    socket = _make(context, kind, options)
+    try:
+        if _is_ipv6(endpoint):
+            socket.setsockopt(zmq.IPV6, 1)
+        socket.bind(endpoint)
+    except zmq.ZMQError:
+        socket.close()
+        raise
+    return socket
+
+
+def _make(context: Context, kind: int, options: dict[int, int | bytes] | dict[int, int]) -> Socket:
+    socket = context.socket(kind)
+    socket.copy_threshold = COPY_BELOW
+    for option, value in options.items():
+        socket.setsockopt(option, value)
+    return socket
+
+
+def _is_ipv6(endpoint: str) -> bool:
+    # Only for a literal: with the option on, a v4 address would be reported and bound as a mapped v6 one.
+    return endpoint.startswith("tcp://[")
