@@ -13,7 +13,9 @@ JSON_HEADERS = {"content-type": "application/json"}
 
 @dataclass(frozen=True)
 class Answer:
-    status: int
+    """`status` is None when nothing was answered."""
+
+    status: int | None
     headers: dict[str, str]
     writes: list[bytes]
 
@@ -71,6 +73,8 @@ async def call(
         "server": ("127.0.0.1", 80),
     }
     await app(scope, receive, send)
+    if not started:
+        return Answer(None, {}, writes)
     (start,) = started
     decoded = {name.decode("latin-1"): value.decode("latin-1") for name, value in start["headers"]}
     return Answer(start["status"], decoded, writes)

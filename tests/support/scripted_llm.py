@@ -39,7 +39,6 @@ CHAT_TEMPLATE = (
 @dataclass(frozen=True)
 class ByteTokenizer:
     vocab_size: int = VOCAB_SIZE
-    max_model_len: int = MAX_MODEL_LEN
     default_sampling: DefaultSampling = field(default_factory=DefaultSampling)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
@@ -59,7 +58,7 @@ class ByteTokenizer:
 class Call:
     """One `generate`, as it came."""
 
-    prompt: Any
+    prompt: dict[str, Any]
     params: SamplingParams
     request_id: str
     output_kind: RequestOutputKind
@@ -67,7 +66,8 @@ class Call:
 
     @property
     def prompt_token_ids(self) -> list[int]:
-        return list(self.prompt.encode()) if isinstance(self.prompt, str) else list(self.prompt)
+        text = self.prompt.get("prompt")
+        return list(self.prompt["prompt_token_ids"] if text is None else text.encode())
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,8 @@ def spell(text: str, finish_reason: str = "stop") -> Script:
 
 class ScriptedLLM:
     """`calls` in the order they came; `aborted` the ids whose consumer left early, `ended` each id that is over."""
+
+    max_model_len = MAX_MODEL_LEN
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -193,7 +195,7 @@ def _request_output(call: Call, outputs: list[CompletionOutput], finished: bool,
         prompt_logprobs = [None, *rest]
     return RequestOutput(
         request_id=call.request_id,
-        prompt=call.prompt if isinstance(call.prompt, str) else None,
+        prompt=call.prompt.get("prompt"),
         prompt_token_ids=call.prompt_token_ids,
         outputs=outputs,
         finished=finished,
@@ -221,7 +223,6 @@ def server_state(llm: ScriptedLLM, health: Health = Health.OK, **changes: Any) -
         "tokenizer": ByteTokenizer(),
         "chat_template": ChatTemplate({"default": CHAT_TEMPLATE}, {"bos_token": "<s>"}),
         "health": lambda: health,
-        "max_model_len": lambda: MAX_MODEL_LEN,
         "wall": lambda: CREATED + 0.5,
     }
     return ServerState(**(values | changes))

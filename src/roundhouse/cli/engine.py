@@ -17,7 +17,8 @@ from roundhouse.engine.build import BuiltEngine, build_engine
 from roundhouse.engine.config import EngineConfig
 from roundhouse.engine.inbox import Inbox, ShutdownAsked
 from roundhouse.engine.proc import EngineProc
-from roundhouse.model_store import ProgressEvent, console_display, fingerprint, load_tokenizer, resolve_model
+from roundhouse.model_store import ProgressEvent, fingerprint, load_tokenizer, resolve_model
+from roundhouse.model_store.progress import console_display
 from roundhouse.protocol.limits import MAX_MESSAGE_BYTES
 from roundhouse.protocol.messages import PROTOCOL_VERSIONS, Hello
 from roundhouse.runner.config import RunnerConfig

@@ -19,7 +19,6 @@ from roundhouse.frontend.mp_client import AsyncMPClient
 from roundhouse.model_store import ModelFolder, resolve_model
 from roundhouse.server.door import Door
 from roundhouse.telemetry.logs import configure_logs
-from roundhouse.transport.address import parse_frontend_address
 
 logger = logging.getLogger(__name__)
 
@@ -90,8 +89,9 @@ async def _run(settings: FrontendSettings) -> None:
         folder = await resolved(settings.model, http.leaving, weights=False)
         if folder is None:
             return
-        address = parse_frontend_address(settings.mesh_bind)
-        client = AsyncMPClient(address, model=settings.http.served_names[0], insecure_mesh=settings.insecure_mesh)
+        client = AsyncMPClient(
+            settings.mesh_bind, expected_model=settings.http.served_names[0], insecure_mesh=settings.insecure_mesh
+        )
         async with frontend_app(folder, client, settings.http.served_names, engines_can_come=True) as app:
             http.door.open(app)
             logger.info("serving %s at %s/v1; engines connect to %s", folder.name, http.url, settings.mesh_bind)

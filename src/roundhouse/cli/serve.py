@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-import tempfile
 from contextlib import asynccontextmanager
 from collections.abc import AsyncIterator
 
@@ -19,7 +18,7 @@ from roundhouse.clock import monotonic
 from roundhouse.frontend.mp_client import AsyncMPClient
 from roundhouse.model_store import ModelFolder
 from roundhouse.telemetry.logs import configure_logs
-from roundhouse.transport.address import parse_frontend_address
+from roundhouse.transport.frontend_link import fresh_ipc_address
 
 logger = logging.getLogger(__name__)
 
@@ -40,13 +39,13 @@ async def _run(settings: ServeSettings, started: float) -> None:
         folder = await resolved(settings.model, http.leaving, weights=True)
         if folder is None:
             return
-        with tempfile.TemporaryDirectory(prefix="roundhouse-") as mesh:
-            await _serve(settings, http, folder, f"ipc://{mesh}", started)
+        await _serve(settings, http, folder, started)
 
 
-async def _serve(settings: ServeSettings, http: HttpFrontend, folder: ModelFolder, mesh: str, started: float) -> None:
+async def _serve(settings: ServeSettings, http: HttpFrontend, folder: ModelFolder, started: float) -> None:
     served_name = settings.http.served_names[0]
-    client = AsyncMPClient(parse_frontend_address(mesh), model=served_name)
+    mesh = fresh_ipc_address()
+    client = AsyncMPClient(mesh, expected_model=served_name)
     arguments = [
         str(folder.path),
         *("--served-model-name", served_name, "--frontends", mesh, "--log-level", settings.log_level),

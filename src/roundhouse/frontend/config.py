@@ -12,9 +12,11 @@ class FrontendConfig:
     output_slice: outputs of one message that are handled before other tasks of the event loop get a turn.
     tokenize_in_thread_above_chars: longer prompts are tokenized off the event loop; a shorter one takes under 0.1 ms,
     which is less than the way to a thread and back costs the others.
+    pooling_tasks: what `encode` may ask of the engines.
     """
 
     max_model_len: int | None = None
     output_slice: int = 128
     tokenize_in_thread_above_chars: int = 2048
     tokenize_threads: int = 2
+    pooling_tasks: frozenset[str] = frozenset()

@@ -1,7 +1,7 @@
-"""The text of one choice as it grows: what may be shown of it, which tokens that covers, and whether a stop string ended it.
+"""The text of one choice as it grows: what may be shown of it, which tokens that covers, which stop string ended it.
 
-While stop strings are looked for, characters that may turn out to be part of one are held back, and their tokens with them:
-neither a text nor a logprob ever tells a client about a token that the stop string takes away.
+While stop strings are looked for, characters that may turn out to be part of one are held back, and their tokens with
+them: neither a text nor a logprob ever tells a client about a token that the stop string takes away.
 """
 
 from __future__ import annotations

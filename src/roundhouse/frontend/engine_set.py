@@ -1,9 +1,9 @@
 """`EngineSet`: the engines of one frontend. Who is admitted, who is refused, who is gone.
 
-The table is identity → member. Rules: an engine is admitted when both halves of its Hello came, a protocol version is in
-common, the model is the frontend's and nobody alive holds its identity with a higher epoch. Admitting a member ends the
-one that held the identity before. An epoch is stale only while the holder of a higher one is alive: when that one is
-lost, the lower one may come back. An engine index is dense, and an identity that returns gets its old one if it is free.
+The table is identity → member. Rules: an engine is admitted when both halves of its Hello came, a protocol version is
+in common, the model is the frontend's and nobody alive holds its identity with a higher epoch. Admitting a member ends
+the one that held the identity before. An epoch is stale only while the holder of a higher one is alive: when that one
+is lost, the lower one may come back. An engine index is dense; an identity that returns gets its old one if it is free.
 
 Pure: messages and `now` in, effects out. `mp_client` obeys them.
 """
@@ -85,7 +85,7 @@ class EngineSet:
 
     def takers(self) -> list[Member]:
         """Those that get new requests, in the order of their engine indexes."""
-        return [member for member in self.members() if member.state is MembershipState.ADMITTED]
+        return [m for m in self.members() if m.state is MembershipState.ADMITTED and not m.is_unreachable]
 
     def on_router_hello(self, routing_id: bytes, hello: Hello, now: float) -> list[Effect]:
         """Raises `MalformedFrame`; then nothing is admitted."""

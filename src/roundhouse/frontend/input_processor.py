@@ -1,4 +1,4 @@
-"""Prompt and params as a caller gives them → `EngineCoreRequest`s that an engine can run. Refuses everything it would not.
+"""Prompt and params as a caller gives them → `EngineCoreRequest`s that an engine can run; or a refusal.
 
 Pure, apart from the random bits that come in; `tokenize` is slow for long texts and may run on another thread.
 """
@@ -21,6 +21,9 @@ from roundhouse.protocol.sampling import SamplingParams
 
 SEED_BITS = 64
 
+NO_SEED = -1
+"""What some clients send for None."""
+
 
 class TextPrompt(TypedDict, total=False):
     """A prompt with options, as a mapping: exactly one of the first two."""
@@ -34,90 +37,115 @@ Prompt = str | Sequence[int] | TextPrompt | Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class ParsedPrompt:
-    """Either `text`, or `token_ids` that are known to be ints."""
+class ParsedRequest:
+    """A prompt and params of which everything was checked but the number of tokens and what they are.
+
+    Either `text`, or `token_ids`, which are ints at least.
+    """
 
     text: str | None
     token_ids: list[int] | None
+    params: SamplingParams | PoolingParams
     cache_salt: str | None
     add_special_tokens: bool
 
-
-@dataclass(frozen=True, slots=True)
-class RequestOptions:
-    """What goes with a request besides its prompt and params."""
-
-    arrival_time: float
-    priority: int = 0
-    data_parallel_rank: int | None = None
-    trace_headers: dict[str, str] | None = None
+    @property
+    def num_choices(self) -> int:
+        return self.params.n if isinstance(self.params, SamplingParams) else 1
 
 
 class InputProcessor:
-    """`random_bits(k)` gives k random bits, for requests without a seed."""
+    """`random_bits(k)` gives k random bits, for requests without a seed. `pooling_tasks`: what the engines serve."""
 
-    def __init__(self, tokenizer: Tokenizer, random_bits: Callable[[int], int]) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, random_bits: Callable[[int], int], *, pooling_tasks: frozenset[str] = frozenset()
+    ) -> None:
         self._tokenizer = tokenizer
         self._random_bits = random_bits
+        self._pooling_tasks = pooling_tasks
         self._more_stop_token_ids = tokenizer.stop_token_ids - {tokenizer.eos_token_id}
 
-    def parse(self, prompt: Prompt, tokenization_kwargs: Mapping[str, Any] | None, max_model_len: int) -> ParsedPrompt:
-        """Cheap for any size of prompt. Raises `InvalidRequest`, or `ContextLengthExceeded` for a text that cannot fit."""
+    def parse(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | PoolingParams,
+        tokenization_kwargs: Mapping[str, Any] | None,
+        max_model_len: int,
+    ) -> ParsedRequest:
+        """Cheap for any size of prompt. Raises `InvalidRequest`, or `ContextLengthExceeded` for what can never fit."""
+        self._verify_params(params, max_model_len)
         options: Mapping[str, Any] = prompt if isinstance(prompt, Mapping) else {}
         content = _content(options) if isinstance(prompt, Mapping) else prompt
-        add_special_tokens = _add_special_tokens(tokenization_kwargs)
         cache_salt = _cache_salt(options.get("cache_salt"))
+        add_special_tokens = _add_special_tokens(tokenization_kwargs)
         if isinstance(content, str):
-            if not content:
-                raise InvalidRequest("the prompt is empty", param="prompt")
             if len(content) > limits.MAX_CHARS_PER_TOKEN * max_model_len:
-                raise _too_long(max_model_len, f"{len(content)} characters, too many to fit")
-            return ParsedPrompt(content, None, cache_salt, add_special_tokens)
-        if not isinstance(content, Sequence) or not set(map(type, content)) <= {int}:
+                raise _too_long(max_model_len, f"{len(content)} characters, which cannot fit")
+            text, token_ids = content, None
+        elif isinstance(content, Sequence) and set(map(type, content)) <= {int}:
+            text, token_ids = None, list(content)
+        else:
             raise InvalidRequest("a prompt is a text or a list of token ids", param="prompt")
-        return ParsedPrompt(None, list(content), cache_salt, add_special_tokens)
+        if not content:
+            raise InvalidRequest("the prompt is empty", param="prompt")
+        return ParsedRequest(text, token_ids, params, cache_salt, add_special_tokens)
 
-    def tokenize(self, prompt: ParsedPrompt) -> list[int]:
+    def tokenize(self, parsed: ParsedRequest) -> list[int]:
         """The prompt's token ids. Thread-safe. Raises `InvalidRequest` for text that has no UTF-8 form."""
-        if prompt.token_ids is not None:
-            return prompt.token_ids
-        assert prompt.text is not None
+        if parsed.token_ids is not None:
+            return parsed.token_ids
+        assert parsed.text is not None
         try:
-            return self._tokenizer.encode(prompt.text, prompt.add_special_tokens)
+            return self._tokenizer.encode(parsed.text, parsed.add_special_tokens)
         except InvalidText as error:
             raise InvalidRequest(error.message, param="prompt") from None
 
     def make_requests(
         self,
         request_id: str,
+        parsed: ParsedRequest,
         token_ids: list[int],
-        params: SamplingParams | PoolingParams,
-        options: RequestOptions,
         *,
-        cache_salt: str | None,
         max_model_len: int,
+        arrival_time: float,
+        priority: int = 0,
+        data_parallel_rank: int | None = None,
+        trace_headers: dict[str, str] | None = None,
     ) -> list[EngineCoreRequest]:
-        """One request per choice, ready to be sent. Raises a `RequestError` that names the field at fault."""
+        """One request per choice, ready to be sent. Raises a `RequestError` when the tokens do not do."""
         self._verify_token_ids(token_ids)
-        pooling = isinstance(params, PoolingParams)
-        num_given, num_more = len(token_ids), 0 if pooling else 1
-        if num_given + num_more > max_model_len:
-            raise _too_long(max_model_len, f"{num_given} tokens and needs room for {num_more} more")
-        sampling = None if pooling else self._engine_params(params, room=max_model_len - num_given, max_model_len=max_model_len)
-        n = 1 if pooling else params.n
+        params = parsed.params
+        pooling_params = params if isinstance(params, PoolingParams) else None
+        sampling_params = params if isinstance(params, SamplingParams) else None
+        room = max_model_len - len(token_ids)
+        if room < (0 if sampling_params is None else 1):
+            raise _too_long(max_model_len, f"{len(token_ids)} tokens, and the answer needs at least one")
         request = EngineCoreRequest(
             request_id=request_id,
             prompt_token_ids=token_ids,
-            sampling_params=sampling,
-            arrival_time=options.arrival_time,
+            sampling_params=None if sampling_params is None else self._engine_params(sampling_params, room),
+            arrival_time=arrival_time,
             eos_token_id=self._tokenizer.eos_token_id,
-            priority=options.priority,
-            cache_salt=cache_salt,
-            pooling_params=params if pooling else None,
-            data_parallel_rank=options.data_parallel_rank,
-            trace_headers=options.trace_headers,
+            priority=priority,
+            cache_salt=parsed.cache_salt,
+            pooling_params=pooling_params,
+            data_parallel_rank=data_parallel_rank,
+            trace_headers=trace_headers,
         )
-        return [_child(request, index, n) for index in range(n)]
+        return [_child(request, index, parsed.num_choices) for index in range(parsed.num_choices)]
+
+    def _verify_params(self, params: SamplingParams | PoolingParams, max_model_len: int) -> None:
+        if isinstance(params, PoolingParams):
+            if params.task not in self._pooling_tasks:
+                raise InvalidRequest(f"this model does not serve the task {params.task!r}", param="task")
+            return
+        params.verify(vocab_size=self._tokenizer.model_vocab_size)
+        if params.max_tokens is not None and params.max_tokens > max_model_len:
+            raise ContextLengthExceeded(
+                f"This model's maximum context length is {max_model_len} tokens. "
+                f"However, max_tokens is {params.max_tokens}.",
+                param="max_tokens",
+            )
 
     def _verify_token_ids(self, token_ids: list[int]) -> None:
         if not token_ids:
@@ -127,20 +155,17 @@ class InputProcessor:
             if not 0 <= token_id < size:
                 raise InvalidRequest(f"prompt: token id {token_id} is outside the vocabulary of {size}", param="prompt")
 
-    def _engine_params(self, params: SamplingParams, *, room: int, max_model_len: int) -> SamplingParams:
-        """The client's params with everything decided that the frontend decides, and without what it does itself."""
-        params.verify(vocab_size=self._tokenizer.model_vocab_size)
-        if params.max_tokens is not None and params.max_tokens > max_model_len:
-            raise ContextLengthExceeded(
-                f"This model's maximum context length is {max_model_len} tokens. However, max_tokens is {params.max_tokens}.",
-                param="max_tokens",
-            )
+    def _engine_params(self, params: SamplingParams, room: int) -> SamplingParams:
+        """The client's params with everything decided that the frontend decides, and without what it does itself.
+
+        A request that would not fit to its end is cut where the context ends, as people know it from vLLM.
+        """
         max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
-        more_stops = frozenset() if params.ignore_eos else self._more_stop_token_ids
+        more_stops = frozenset[int]() if params.ignore_eos else self._more_stop_token_ids
         return msgspec.structs.replace(
             params,
             n=1,
-            seed=self._random_bits(SEED_BITS) if params.seed in (None, -1) else params.seed % 2**SEED_BITS,
+            seed=self._random_bits(SEED_BITS) if params.seed in (None, NO_SEED) else params.seed % 2**SEED_BITS,
             max_tokens=max_tokens,
             min_tokens=min(params.min_tokens, max_tokens),
             stop=[],
@@ -185,5 +210,6 @@ def _add_special_tokens(tokenization_kwargs: Mapping[str, Any] | None) -> bool:
 
 def _too_long(max_model_len: int, given: str) -> ContextLengthExceeded:
     return ContextLengthExceeded(
-        f"This model's maximum context length is {max_model_len} tokens. However, the prompt has {given}.", param="prompt"
+        f"This model's maximum context length is {max_model_len} tokens. However, the prompt has {given}.",
+        param="prompt",
     )

@@ -34,7 +34,7 @@ class LiveRequests:
         member.count_request()
 
     def remove(self, request_ids: Iterable[str]) -> list[tuple[Member, list[str]]]:
-        """Forgets them; what still comes for them is late. Returns who holds which; ids that are not live are left out."""
+        """Forgets them; what still comes for them is late. Returns who holds which, ids that are not live left out."""
         held: dict[int, tuple[Member, list[str]]] = {}
         for request_id in request_ids:
             live = self._live.pop(request_id, None)
@@ -62,8 +62,8 @@ class LiveRequests:
         for request_id, live in ended:
             del self._live[request_id]
             member.count_end()
-            output = EngineCoreOutput(request_id, live.attempt, live.next_token_index, [], FinishReason.ERROR, error=error)
-            outputs.append(output)
+            place = (request_id, live.attempt, live.next_token_index)
+            outputs.append(EngineCoreOutput(*place, [], FinishReason.ERROR, error=error))
         return EngineCoreOutputs(member.session_id, member.engine_index, member.hello.epoch, outputs=outputs)
 
     def _accept_one(self, member: Member, output: EngineCoreOutput) -> bool:

@@ -25,7 +25,9 @@ class LogprobsProcessor:
 
     def prompt_positions(self, prompt: PromptLogprobs, first_token_id: int) -> list[PositionLogprobs | None]:
         """One entry per prompt token, the first one None."""
-        rows = self._positions(prompt.token_ids.tolist(), prompt.logprobs.tolist(), prompt.ranks.tolist(), [first_token_id])
+        rows = self._positions(
+            prompt.token_ids.tolist(), prompt.logprobs.tolist(), prompt.ranks.tolist(), [first_token_id]
+        )
         return [None, *rows]
 
     def _positions(
@@ -57,7 +59,7 @@ class LogprobsProcessor:
 def token_text(data: bytes, incomplete: bytes) -> str:
     """The text of a token with bytes `data` behind the `incomplete` character of the tokens before it.
 
-    A token that completes a character shows all of it, one that only begins or continues it shows nothing, as in the text.
+    A token that completes a character shows all of it, one that only begins or continues it nothing, as in the text.
     """
     text = data.decode(errors="replace")
     if REPLACEMENT not in text:

@@ -76,6 +76,7 @@ class Member:
     """One session. Its numbers are moved by the methods below and by nobody else.
 
     control_number: control frames sent, ADMITTED being the first. output_number: of the last output that came.
+    is_unreachable: nothing can be sent to it any more, what it said before is still being read; it is lost in a moment.
     """
 
     session_id: SessionId
@@ -91,6 +92,7 @@ class Member:
     output_number: int = 0
     num_inflight: int = 0
     num_sent_since_load: int = 0
+    is_unreachable: bool = False
     _ping_number: int = 0
     _pings_out: deque[Ping] = field(default_factory=lambda: deque(maxlen=MAX_PINGS_OUT))
     _short_since: float | None = None

@@ -1,7 +1,7 @@
 """`OutputProcessor`: engine outputs → the right request's collector. All that is known about live requests is here.
 
-Every accepted request ends exactly once: with a finish reason or with an error in its collector, and gone from both maps.
-Nothing here waits or reads a clock, so between two calls the maps are consistent.
+Every accepted request ends exactly once, with a finish reason or with an error in its collector, and is then gone from
+the maps. Nothing here waits or reads a clock: between two calls the maps agree.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from roundhouse.frontend.collector import RequestOutputCollector
+from roundhouse.frontend.input_processor import ParsedRequest
 from roundhouse.frontend.logprobs import LogprobsProcessor
 from roundhouse.frontend.outputs import CompletionOutput, RequestOutput, RequestOutputKind
 from roundhouse.frontend.parent_request import ParentRequest
@@ -19,7 +20,7 @@ from roundhouse.frontend.stats import IterationStats
 from roundhouse.model_store.tokenizer import Tokenizer
 from roundhouse.protocol.errors import DuplicateRequestId, EngineGenerateError, RoundhouseError, error_from_code
 from roundhouse.protocol.messages import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
-from roundhouse.protocol.sampling import FinishReason, SamplingParams
+from roundhouse.protocol.sampling import FinishReason
 
 logger = logging.getLogger(__name__)
 
@@ -65,29 +66,27 @@ class OutputProcessor:
         if self.is_reserved(external_id, reservation):
             del self.reservations[external_id]
 
+    def is_collected_by(self, external_id: str, collector: RequestOutputCollector) -> bool:
+        """Whether the live request with this id is the one that `collector` belongs to."""
+        parent = self.parents.get(external_id)
+        return parent is not None and parent.collector is collector
+
     def add_request(
-        self,
-        external_id: str,
-        prompt: str | None,
-        params: SamplingParams | None,
-        children: Sequence[EngineCoreRequest],
-        *,
-        arrival_s: float,
+        self, external_id: str, parsed: ParsedRequest, children: Sequence[EngineCoreRequest], *, arrival_s: float
     ) -> None:
-        """Turns a reservation into live choices; from here on their outputs find them. `params` as the caller gave them."""
+        """Turns a reservation into live choices; from here on their outputs find them."""
         reservation = self.reservations.pop(external_id)
-        parent = ParentRequest(
-            external_id, prompt, children[0].prompt_token_ids, reservation.kind, reservation.collector
-        )
+        prompt_token_ids = children[0].prompt_token_ids
+        parent = ParentRequest(external_id, parsed.text, prompt_token_ids, reservation.kind, reservation.collector)
         self.parents[external_id] = parent
         for child in children:
-            state = RequestState(child, params, parent, self._tokenizer, arrival_s=arrival_s)
+            state = RequestState(child, parsed.params, parent, self._tokenizer, arrival_s=arrival_s)
             parent.children[child.request_id] = self.request_states[child.request_id] = state
 
     def process_outputs(
         self, batch: EngineCoreOutputs, outputs: Iterable[EngineCoreOutput], now: float, iteration: IterationStats
     ) -> list[str]:
-        """Handles `outputs`, a slice of the batch's. Returns the ids to abort in the engines: those ended from this side."""
+        """Handles `outputs`, a slice of the batch's. Returns the ids to abort in the engines: those that ended here."""
         to_abort: list[str] = []
         engine = (batch.engine_index, batch.epoch)
         for output in outputs:
@@ -111,7 +110,10 @@ class OutputProcessor:
         return to_abort
 
     def abort_requests(self, external_ids: Iterable[str], now: float, iteration: IterationStats) -> list[str]:
-        """Ends requests with ABORT and what they have so far; unknown ids are ignored. Returns the ids to abort in the engines."""
+        """Ends requests with ABORT and what they have so far. Returns the ids to abort in the engines.
+
+        Ids that are not live are ignored.
+        """
         to_abort: list[str] = []
         for external_id in external_ids:
             if (reservation := self.reservations.pop(external_id, None)) is not None:
@@ -123,6 +125,13 @@ class OutputProcessor:
                     self._finish(state, now, iteration)
                     to_abort.append(state.request_id)
         return to_abort
+
+    def fail_request(
+        self, external_id: str, error: RoundhouseError, now: float, iteration: IterationStats
+    ) -> list[str]:
+        """Its caller gets `error`. Returns the ids to abort in the engines; none when it is not live."""
+        parent = self.parents.get(external_id)
+        return [] if parent is None else self._fail(parent, error, now, iteration)
 
     def fail_all(self, error: RoundhouseError, now: float, iteration: IterationStats) -> list[str]:
         """Every caller gets `error`. Returns the ids to abort in the engines."""

@@ -50,7 +50,7 @@ class ParentRequest:
         self._finished_choices: list[CompletionOutput] = []
 
     def emit(self, child: RequestState, output: EngineCoreOutput | None = None) -> None:
-        """Puts what is new about `child` into the collector, if the caller wants it now. A child that ended is one no more."""
+        """Puts what is new about `child` into the collector, if the caller wants it now; lets go of one that ended."""
         choice = child.take_output(self._kind)
         if child.finish_reason is not None:
             del self.children[child.request_id]

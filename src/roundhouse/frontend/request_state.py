@@ -9,7 +9,7 @@ from roundhouse.frontend.logprobs import LogprobsProcessor
 from roundhouse.frontend.outputs import CompletionOutput, PositionLogprobs, RequestOutputKind
 from roundhouse.frontend.stats import RequestStats
 from roundhouse.model_store.tokenizer import Tokenizer
-from roundhouse.protocol.messages import EngineCoreOutput, EngineCoreRequest
+from roundhouse.protocol.messages import EngineCoreOutput, EngineCoreRequest, PoolingParams
 from roundhouse.protocol.sampling import FinishReason, SamplingParams
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class RequestState:
     def __init__(
         self,
         request: EngineCoreRequest,
-        params: SamplingParams | None,
+        params: SamplingParams | PoolingParams,
         parent: ParentRequest,
         tokenizer: Tokenizer,
         *,
@@ -61,10 +61,11 @@ class RequestState:
         self.stats = RequestStats(arrival_s, len(request.prompt_token_ids))
         self._detokenizer = None
         self._logprobs_processor = None
-        if params is not None and params.detokenize:
-            self._detokenizer = Detokenizer(tokenizer, request.prompt_token_ids, params)
-        if params is not None and params.logprobs is not None:
-            self._logprobs_processor = LogprobsProcessor(tokenizer)
+        if isinstance(params, SamplingParams):
+            if params.detokenize:
+                self._detokenizer = Detokenizer(tokenizer, request.prompt_token_ids, params)
+            if params.logprobs is not None:
+                self._logprobs_processor = LogprobsProcessor(tokenizer)
         self._texts: list[str] = []
         self._logprobs: list[PositionLogprobs] = []
         self._cumulative_logprob = 0.0

@@ -1,7 +1,7 @@
 """What is counted about requests, and who is told. Pure: `now` comes in.
 
-Times that a user feels (first token, between tokens, whole) are on the frontend's clock. Times inside an engine (queue, prefill,
-decode) are differences on that engine's clock, and missing when the request saw two engines: their clocks do not compare.
+Times that a user feels (first token, between tokens, whole) are on the frontend's clock. Times inside an engine (queue,
+prefill, decode) are differences on that engine's clock, and missing when the request saw two: clocks do not compare.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import Protocol
 
 from roundhouse.protocol.messages import EngineCoreEvent, EngineCoreOutput, EventType, SchedulerStats
 from roundhouse.protocol.sampling import FinishReason
-
 
 EngineLife = tuple[int, tuple[int, int]]
 """(engine index, epoch): one start of one engine, which is also one clock and one set of totals."""

@@ -1,4 +1,4 @@
-"""Stop strings in a growing text, looked for in new characters only. Positions count characters from the text's start."""
+"""Stop strings in a growing text, looked for in new characters only. Places count characters from the text's start."""
 
 from __future__ import annotations
 

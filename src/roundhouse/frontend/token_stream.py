@@ -24,7 +24,7 @@ MAX_CHARACTER_TOKENS = 4
 """A character has at most four bytes, so no more tokens decide what the last one of a text is."""
 
 CONTEXT_TOKENS = 6 + MAX_CHARACTER_TOKENS
-"""Of the prompt's end: any decoder then knows that it is not at the start of a text, be the last character incomplete."""
+"""Of the prompt's end: a decoder then knows that it is not at the start of a text, be the last character incomplete."""
 
 MAX_HELD_TOKENS = 16
 """Without a limit, a model that goes on with bytes that are no text would make each step decode all of them again."""
@@ -35,8 +35,8 @@ _INVALID_PREFIX = "Invalid prefix encountered"
 class TokenStream:
     """The decoder of one choice. Ids without text give none, nor do special tokens when `skip_special_tokens`.
 
-    The library's stream cannot be asked what it holds. So both parts are kept here as well: `_context`, the tokens of the
-    last text, and `_held`, the tokens that gave none yet; `_num_shown` characters of the latter were shown all the same.
+    The library's stream cannot be asked what it holds. So both parts are kept here as well: `_context`, the tokens of
+    the last text, and `_held`, those that gave none yet, of which `_num_shown` characters were shown all the same.
     """
 
     __slots__ = (
@@ -61,7 +61,7 @@ class TokenStream:
     ) -> None:
         self._tokenizer = tokenizer
         self._skip_special_tokens = skip_special_tokens
-        # Decoding would leave them out as well, but each would stay in the library's buffer and slow down the next step.
+        # Decoding leaves them out as well, but each would stay in the library's buffer and slow the next step down.
         self._silent_ids: frozenset[int] = tokenizer.special_token_ids if skip_special_tokens else frozenset()
         self._joins_special_tokens = not skip_special_tokens and not spaces_between_special_tokens
         self._was_special = False
@@ -120,7 +120,7 @@ class TokenStream:
         return self._restart(self._held)
 
     def _release(self) -> str:
-        """Shows what is held except its last character, which more bytes could still change, and holds only that one's tokens."""
+        """Shows what is held except its last character, which more bytes could change; holds that one's tokens only."""
         shown, text = self._num_shown, self._held_text()
         if not text:
             self._held = []

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -34,7 +35,10 @@ def default_cache_dir() -> Path:
     """$ROUNDHOUSE_CACHE, or roundhouse under $XDG_CACHE_HOME, or under ~/.cache."""
     if own := os.environ.get("ROUNDHOUSE_CACHE"):
         return Path(own).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "roundhouse"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "roundhouse"
+    except RuntimeError as error:
+        raise CacheUnusable("there is no home folder to keep models in; set ROUNDHOUSE_CACHE to a folder") from error
 
 
 def file_key(path: Path, *, with_mtime: bool) -> str:
@@ -53,7 +57,7 @@ def file_key(path: Path, *, with_mtime: bool) -> str:
 
 def entry_name(stem: str, key: str) -> str:
     """Readable first, exact after. `stem` may hold anything a user typed."""
-    readable = "".join(char if char.isalnum() or char in "-_." else "-" for char in stem).lstrip(".")[:64]
+    readable = re.sub(r"[^A-Za-z0-9_.-]", "-", stem).lstrip(".")[:64]
     return f"{readable or 'model'}-{LAYOUT}-{key[:16]}"
 
 

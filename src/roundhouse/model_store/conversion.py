@@ -25,8 +25,9 @@ def run_converter(kind: str, source: Path, folder: Path, *, lock_fd: int, report
 
     The process inherits `lock_fd`: should we be killed, the lock stays taken until it has noticed and left.
     """
-    command = [sys.executable, "-P", "-m", "roundhouse.model_store.convert", kind, str(source), str(folder)]
-    with tempfile.TemporaryFile() as log:
+    command = [sys.executable, "-m", "roundhouse.model_store.convert", kind, str(source), str(folder)]
+    # Beside the folder, which can be written: a pod may have no /tmp.
+    with tempfile.TemporaryFile(dir=folder.parent) as log:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -50,7 +51,10 @@ def _follow(process: subprocess.Popen[bytes], report: Report) -> ModelError | No
     assert process.stdout is not None
     with process.stdout as lines:
         for line in lines:
-            event = json.loads(line)
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue  # cut off by the end of the process, which tells its own story
             if "error" in event:
                 last_words = _ERRORS.get(event["error"], ConversionFailed)(event["message"])
             else:

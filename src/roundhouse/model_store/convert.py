@@ -38,6 +38,8 @@ def convert_gguf(source: Path, folder: Path, emit: Emit) -> None:
     0.39 % or 0.0137 (the largest is 9.25), 0.14 % root mean square, and greedy answers are those of the exact weights.
     """
     gguf = read_gguf(source)
+    if gguf.metadata.get("split.count", 0) > 1:
+        raise ConversionFailed(f"{source} is one part of a split model; join the parts with llama-gguf-split --merge")
     if gguf_llama.can_convert(gguf):
         _convert_llama(gguf, folder, emit)
     else:

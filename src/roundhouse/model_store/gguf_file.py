@@ -50,7 +50,7 @@ def read_gguf(path: Path) -> GgufFile:
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _parse(path, data)
-    except (struct.error, UnicodeDecodeError, ValueError) as error:
+    except (struct.error, ValueError, TypeError, ArithmeticError) as error:
         raise ConversionFailed(f"{path} is not a whole GGUF file: {error}") from error
     except OSError as error:
         raise ConversionFailed(f"{path} cannot be read: {error.strerror}") from error

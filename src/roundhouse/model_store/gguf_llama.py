@@ -56,9 +56,23 @@ def can_convert(gguf: GgufFile) -> bool:
 def config(gguf: GgufFile, rope_factors: list[float] | None) -> dict[str, Any]:
     """config.json; `rope_factors` are the values of rope_freqs.weight, if the file has it."""
     try:
+        _check_complete(gguf)
         return _config(gguf, rope_factors)
     except KeyError as error:
         raise ConversionFailed(f"the GGUF file has no {error.args[0]}") from error
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise ConversionFailed(f"the GGUF file describes its model in a way that is not known: {error}") from error
+
+
+def _check_complete(gguf: GgufFile) -> None:
+    """A layer that the file lacks would be loaded as random numbers."""
+    num_layers = gguf.metadata["llama.block_count"]
+    # The number is the file's word and may be anything.
+    layers = range(min(num_layers, len(gguf.tensors) + 1))
+    expected = {f"blk.{layer}.{name}.weight" for layer in layers for name in _LAYER_NAMES}
+    missing = sorted((expected | {"token_embd.weight", "output_norm.weight"}) - gguf.tensor_names)
+    if missing:
+        raise ConversionFailed(f"the GGUF file lacks {len(missing)} of its model's tensors, the first is {missing[0]}")
 
 
 def _config(gguf: GgufFile, rope_factors: list[float] | None) -> dict[str, Any]:
@@ -74,7 +88,7 @@ def _config(gguf: GgufFile, rope_factors: list[float] | None) -> dict[str, Any]:
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "dtype": "bfloat16",
-        "vocab_size": next(tensor.shape[0] for tensor in gguf.tensors if tensor.name == "token_embd.weight"),
+        "vocab_size": {tensor.name: tensor.shape for tensor in gguf.tensors}["token_embd.weight"][0],
         "hidden_size": key["embedding_length"],
         "intermediate_size": key["feed_forward_length"],
         "num_hidden_layers": key["block_count"],

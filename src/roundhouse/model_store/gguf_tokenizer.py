@@ -69,11 +69,13 @@ def build_tokenizer(metadata: dict[str, Any]) -> Tokenizer:
         tokens: list[str] = metadata["tokenizer.ggml.tokens"]
         types: list[int] = metadata["tokenizer.ggml.token_type"]
         merges = [_pair(merge) for merge in metadata["tokenizer.ggml.merges"]]
+        vocab = {token: index for index, token in enumerate(tokens)}
     except KeyError as error:
         raise ConversionFailed(f"the GGUF file has no {error.args[0]}") from error
+    except (TypeError, AttributeError) as error:
+        raise ConversionFailed(f"the GGUF file's vocabulary is no list of tokens: {error}") from error
     if len(types) != len(tokens):
         raise ConversionFailed(f"the GGUF file has {len(tokens)} tokens but {len(types)} token types")
-    vocab = {token: index for index, token in enumerate(tokens)}
     try:
         tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, fuse_unk=False, byte_fallback=False))
     except Exception as error:  # the library raises nothing narrower

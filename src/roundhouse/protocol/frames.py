@@ -81,7 +81,7 @@ class FrameDecoder:
     """Frames of one direction → messages. Not thread-safe: one per thread. Raises `MalformedFrame` and nothing else."""
 
     def __init__(self, types: dict[type, bytes]) -> None:
-        self._decoders = {byte: MsgpackDecoder(struct) for struct, byte in types.items()}
+        self._decoders: dict[bytes, MsgpackDecoder[Any]] = {byte: MsgpackDecoder(cls) for cls, byte in types.items()}
 
     def decode(self, frames: Sequence[Buffer], *, max_bytes: int = MAX_MESSAGE_BYTES) -> Any:
         """The message in `frames` = [type byte, payload, buffer …]."""

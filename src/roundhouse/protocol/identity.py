@@ -40,8 +40,9 @@ def routing_id(identity: EngineIdentity, nonce: bytes) -> bytes:
 
 def parse_routing_id(raw: bytes) -> tuple[EngineIdentity, bytes]:
     """Identity and nonce of a routing id. Raises `MalformedFrame` for anything that `routing_id` cannot make."""
-    name, nul, nonce = raw[: -ROUTING_NONCE_BYTES - 1], raw[-ROUTING_NONCE_BYTES - 1 : -ROUTING_NONCE_BYTES], raw[-ROUTING_NONCE_BYTES:]
-    if not name or nul != b"\0" or b"\0" in name or len(name) > MAX_IDENTITY_BYTES:
+    head, nonce = raw[:-ROUTING_NONCE_BYTES], raw[-ROUTING_NONCE_BYTES:]
+    name = head[:-1]
+    if not name or head[-1:] != b"\0" or b"\0" in name or len(name) > MAX_IDENTITY_BYTES:
         raise MalformedFrame("not a routing id")
     try:
         return EngineIdentity(name.decode()), nonce

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 import numpy as np
 
 from roundhouse.protocol.errors import MalformedFrame
-
 
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
@@ -46,14 +45,17 @@ class MsgpackEncoder:
         return self._frames
 
     def _encode_array(self, value: Any) -> Any:
-        if not isinstance(value, np.ndarray) or value.dtype.name not in _DTYPES:
+        if not isinstance(value, np.ndarray):
             raise TypeError(f"a {type(value).__name__} has no place on the wire")
-        array = np.ascontiguousarray(value)
-        data = memoryview(array.reshape(-1).view(np.uint8))
+        given = cast("np.ndarray[Any, np.dtype[Any]]", value)
+        if given.dtype.name not in _DTYPES:
+            raise TypeError(f"an array of {given.dtype.name} has no place on the wire")
+        array = np.ascontiguousarray(given)
+        data = memoryview(array.reshape(-1).view(np.uint8).data)
         if len(data) < INLINE_BELOW:
-            return (array.dtype.name, value.shape, bytes(data))
+            return (array.dtype.name, given.shape, bytes(data))
         self._frames.append(data)
-        return (array.dtype.name, value.shape, len(self._frames) - 1)
+        return (array.dtype.name, given.shape, len(self._frames) - 1)
 
 
 class MsgpackDecoder(Generic[T]):
@@ -79,11 +81,11 @@ class MsgpackDecoder(Generic[T]):
         match value:
             case [str() as name, [*shape], bytes() as data] if name in _DTYPES:
                 pass
-            case [str() as name, [*shape], int() as place] if name in _DTYPES and 0 < place < len(self._frames):
+            case [str() as name, [*shape], int() as place] if name in _DTYPES and self._is_frame(place):
                 data = self._frames[place]
             case _:
                 raise msgspec.ValidationError("not an array: (dtype, shape, data) expected")
-        if not all(isinstance(side, int) and 0 <= side < 2**31 for side in shape):
+        if not all(type(side) is int and 0 <= side < 2**31 for side in shape):
             raise msgspec.ValidationError("not an array's shape")
         dtype = np.dtype(name)
         if prod(shape) * dtype.itemsize != memoryview(data).nbytes:
@@ -91,3 +93,6 @@ class MsgpackDecoder(Generic[T]):
         array = np.frombuffer(data, dtype=dtype).reshape(shape)
         array.flags.writeable = False
         return array
+
+    def _is_frame(self, place: int) -> bool:
+        return type(place) is int and 0 < place < len(self._frames)

@@ -134,11 +134,10 @@ class SdpaStep:
         self, group: np.ndarray, first_blocks: np.ndarray, num_blocks: np.ndarray, window: int | None
     ) -> GatherPlan:
         metadata = self._metadata
-        width = int(num_blocks[group].max())
-        columns = first_blocks[group][:, None] + np.arange(width)
+        columns = first_blocks[group][:, None] + np.arange(int(num_blocks[group].max()))
         # A short row's padding repeats the last column of the table; the bias hides it.
-        columns_there = np.minimum(columns, metadata.block_tables.shape[1] - 1)
-        blocks = np.take_along_axis(metadata.block_tables[group], columns_there, axis=1)
+        last_column = metadata.block_tables.shape[1] - 1
+        blocks = metadata.block_tables[group[:, None], np.minimum(columns, last_column)]
         keys = (columns[:, :, None] * metadata.block_size + np.arange(metadata.block_size)).reshape(len(group), -1)
         bias = self._bias(metadata.context_lens[group][:, None, None], keys[:, None, :], window)
         tokens = metadata.query_starts[group]
@@ -166,6 +165,8 @@ class SdpaStep:
 def group_by_length(lengths: np.ndarray, *, waste: int) -> list[np.ndarray]:
     """Indices into `lengths` in groups, longest first: in none are more than `waste` places of padding, unless it has
     one member."""
+    if (lengths.max() - lengths).sum() <= waste:
+        return [np.arange(len(lengths))]
     order = np.argsort(-lengths, kind="stable")
     groups: list[np.ndarray] = []
     begin = 0

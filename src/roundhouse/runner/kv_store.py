@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import prod
 
 import torch
 
@@ -51,7 +53,7 @@ class KVStore:
         self.block_size = block_size
 
         def zeros(num_heads: int, size: int) -> torch.Tensor:
-            return torch.zeros(num_blocks, block_size, num_heads, size, dtype=dtype, device=device)
+            return _zeros((num_blocks, block_size, num_heads, size), dtype, device)
 
         self.keys = [zeros(layer.num_kv_heads, layer.key_size) for layer in layers]
         self.values = [zeros(layer.num_kv_heads, layer.value_size) for layer in layers]
@@ -68,3 +70,12 @@ class KVStore:
             blocks = tensor.index_select(0, index)
             finite = blocks.flatten(1).isfinite().all(dim=1)
             tensor.index_fill_(0, index[~finite], 0)
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros. On CPU the kernel's own zero pages: memory is taken as blocks are first used, and starting takes no time
+    (`torch.zeros` writes it all: 2 s and the whole 4 GiB resident).
+    """
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.frombuffer(mmap.mmap(-1, prod(shape) * dtype.itemsize), dtype=dtype).view(shape)

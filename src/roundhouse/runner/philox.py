@@ -35,14 +35,17 @@ def philox(key: np.ndarray, counter: np.ndarray) -> np.ndarray:
         product = even * _MULTIPLIERS
         even = ((product >> _SHIFT)[::-1] ^ odd) ^ round_key
         odd = (product & _LOW)[::-1]
-    return np.stack([even[0], odd[0], even[1], odd[1]])
+    out = np.empty_like(counter)
+    out[0::2], out[1::2] = even, odd
+    return out
 
 
 def uniforms(
     seeds: np.ndarray, positions: np.ndarray, purpose: Purpose, token_ids: np.ndarray, child_indices: np.ndarray
 ) -> np.ndarray:
     """float64 [n] in (0, 1), never 0 or 1, one for each of n counters. seeds: uint64 [n]; the others int [n]."""
-    key = np.stack([seeds & _LOW, seeds >> _SHIFT])
+    key = np.empty((2, len(seeds)), dtype=np.uint64)
+    key[0], key[1] = seeds & _LOW, seeds >> _SHIFT
     counter = np.empty((4, len(seeds)), dtype=np.uint64)
     counter[0], counter[1], counter[2], counter[3] = positions, purpose, token_ids, child_indices
     words = philox(key, counter)

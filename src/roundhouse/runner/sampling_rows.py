@@ -30,6 +30,10 @@ class Draw:
     child_indices: np.ndarray
     positions: np.ndarray
 
+    def is_restricted(self, vocab_size: int) -> np.ndarray:
+        """Whether top-k, top-p or min-p rule tokens out: bool [n]."""
+        return (self.top_k < vocab_size) | (self.top_p < 1.0) | (self.min_p > 0.0)
+
     def take(self, index: np.ndarray) -> Draw:
         return Draw(*(getattr(self, name)[index] for name in self.__slots__))
 

@@ -32,7 +32,6 @@ def count_survivors(
     logits: np.ndarray,
     log_mass: np.ndarray,
     complete: np.ndarray,
-    *,
     top_k: np.ndarray,
     top_p: np.ndarray,
     min_p: np.ndarray,

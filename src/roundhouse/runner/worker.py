@@ -31,9 +31,10 @@ class Worker:
 
     def __init__(self, config: RunnerConfig) -> None:
         self._config = config
-        self._device = choose_device(config.device)
+        self.device = choose_device(config.device)
         self._model: CausalLM | None = None
         self._runner: ModelRunner | None = None
+        self._backend: AttentionBackend | None = None
 
     def load_model(self, on_progress: OnProgress | None = None) -> None:
         """Raises `ModelError` for a model that cannot be read or served, `ConfigError` for a setting it cannot take."""
@@ -43,14 +44,14 @@ class Worker:
         dtype = choose_dtype(
             config.dtype,
             stored=model_config.get_text_config(decoder=True).dtype or torch.float32,
-            device=self._device.type,
+            device=self.device.type,
             cpu_has_bfloat16=cpu_has_bfloat16(),
         )
         self._model = load_causal_lm(
             config.model_path,
             model_config,
             dtype=dtype,
-            device=self._device,
+            device=self.device,
             max_model_len=config.max_model_len,
             on_progress=on_progress,
         )
@@ -74,25 +75,27 @@ class Worker:
         return kv_facts(self.model.layers, self.model.dtype, self._config.block_size)
 
     @property
-    def attention_backend(self) -> str:
-        assert self._backend_name is not None
-        return self._backend_name
+    def dtype_name(self) -> str:
+        """As in `RunnerConfig.dtype`, 'auto' decided."""
+        return str(self.model.dtype).removeprefix("torch.")
 
-    _backend_name: str | None = None
+    @property
+    def attention_backend(self) -> str:
+        assert self._backend is not None, "initialize_kv comes first"
+        return self._backend.name
 
     def initialize_kv(self, num_blocks: int) -> None:
         """Allocates the KV cache; block ids are below `num_blocks`."""
         model, block_size = self.model, self._config.block_size
         store = KVStore(
-            model.layers, num_blocks=num_blocks, block_size=block_size, dtype=model.dtype, device=self._device
+            model.layers, num_blocks=num_blocks, block_size=block_size, dtype=model.dtype, device=self.device
         )
-        backend = self._choose_backend(store)
-        self._backend_name = backend.name
-        self._runner = ModelRunner(model, backend, store, self._config, max_model_len=model.max_model_len)
+        self._backend = self._choose_backend(store)
+        self._runner = ModelRunner(model, self._backend, store, self._config, max_model_len=model.max_model_len)
 
     def warm_up(self) -> None:
-        """One prompt and one more token through block 0: the first request then finds every kernel made and chosen."""
-        num_tokens = min(WARM_UP_PROMPT_TOKENS, self._config.block_size - 1, self.max_model_len - 1)
+        """One prompt and one more token through block 0 alone: the first request then finds every kernel made and chosen."""
+        num_tokens = max(1, min(WARM_UP_PROMPT_TOKENS, self.max_model_len - 1))
         request = NewRequest(
             request_id=_WARM_UP_ID,
             token_ids=[0] * num_tokens,
@@ -101,7 +104,7 @@ class Worker:
             seed=0,
             child_index=0,
             stop_token_ids=frozenset(),
-            block_ids=[0],
+            block_ids=[0] * (num_tokens // self._config.block_size + 1),
             num_computed_tokens=0,
         )
         self.execute_model(SchedulerOutput([request], {_WARM_UP_ID: num_tokens}))
@@ -114,11 +117,11 @@ class Worker:
 
     def _choose_backend(self, store: KVStore) -> AttentionBackend:
         model = self.model
-        reason = why_not_flash(model.layers, device=self._device, dtype=model.dtype, block_size=self._config.block_size)
+        reason = why_not_flash(model.layers, device=self.device, dtype=model.dtype, block_size=self._config.block_size)
         if reason is None:
-            return FlashBackend(store, device=self._device)
+            return FlashBackend(store, device=self.device)
         logger.info("attention by sdpa: %s", reason)
-        return SdpaBackend(store, dtype=model.dtype, device=self._device)
+        return SdpaBackend(store, dtype=model.dtype, device=self.device)
 
 
 def choose_device(name: str) -> torch.device:

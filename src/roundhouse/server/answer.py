@@ -14,10 +14,11 @@ from contextlib import aclosing
 from typing import Protocol
 
 from fastapi import Response
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from roundhouse.frontend.outputs import RequestOutput, RequestOutputKind
-from roundhouse.protocol.errors import EngineGenerateError, RoundhouseError
+from roundhouse.protocol.errors import EngineGenerateError, RequestError, RoundhouseError
 from roundhouse.server.chunk import DONE, ChunkTemplate
 from roundhouse.server.disconnect import until_disconnect
 from roundhouse.server.errors import error_json_of
@@ -48,12 +49,25 @@ class Answer(Response):
         self._generation = generation
         self._format = answer_format
 
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._generate(scope, receive, send)
+        except RequestError as error:
+            error.param = self._generation.field_names.get(error.param or "", error.param)
+            raise
+        except ClientDisconnect:
+            # Nobody is left to be told, and half of a stream has no status to change.
+            log.info("%s: the client left", self._generation.response_id)
+
+    async def _generate(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raise NotImplementedError
+
     def _batches(self, output_kind: RequestOutputKind) -> AsyncGenerator[Batch, None]:
         return merge(self._generation.start(self._state, output_kind))
 
 
 class JsonAnswer(Answer):
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _generate(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await until_disconnect(receive, self._body())
         await Response(body, media_type="application/json")(scope, receive, send)
 
@@ -70,7 +84,7 @@ class JsonAnswer(Answer):
 
 
 class StreamAnswer(Answer):
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _generate(self, scope: Scope, receive: Receive, send: Send) -> None:
         await until_disconnect(receive, self._stream(send))
 
     async def _stream(self, send: Send) -> None:

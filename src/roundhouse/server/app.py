@@ -29,5 +29,5 @@ def build_app(state: ServerState, settings: ServerSettings) -> FastAPI:
         app.include_router(make_routes(state, settings))
     add_schemas(app, (ChatCompletionBody, CompletionBody, TokenizeBody, DetokenizeBody))
     add_error_handlers(app)
-    app.add_middleware(RequestIdMiddleware)
+    app.add_middleware(RequestIdMiddleware, new_id=state.new_id)
     return app

@@ -69,6 +69,8 @@ async def check_chat(
         include_usage=bool(options.include_usage),
         continuous_usage=bool(options.include_usage and options.continuous_usage_stats),
         return_token_ids=bool(body.return_token_ids),
+        field_names={"prompt": "messages"}
+        | ({} if body.max_completion_tokens is None else {"max_tokens": "max_completion_tokens"}),
     )
 
 

@@ -8,13 +8,14 @@ one is rendered in a thread, so that nobody's stream waits for it.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from roundhouse.model_store.tokenizer import SPECIAL_NAMES
 from roundhouse.protocol import limits
-from roundhouse.protocol.errors import ContextLengthExceeded, InvalidRequest
+from roundhouse.protocol.errors import ContextLengthExceeded, InvalidRequest, ModelError
 from roundhouse.server.errors import shorten
 from roundhouse.server.schema import ChatMessage, ChatPromptBody, ContentPart, ToolCall
 from roundhouse.server.state import ServerState
@@ -43,23 +44,26 @@ async def render_prompt(state: ServerState, body: ChatPromptBody) -> str:
     if body.reasoning_effort is not None:
         kwargs["reasoning_effort"] = body.reasoning_effort
 
-    def render() -> str:
-        return state.chat_template.render(
-            messages,
-            tools=msgspec.to_builtins(body.tools),
-            add_generation_prompt=prompts,
-            continue_final_message=continues,
-            template_kwargs=kwargs,
-        )
-
-    if num_chars > MAX_RENDERED_ON_LOOP_CHARS or len(messages) > MAX_RENDERED_ON_LOOP_MESSAGES:
-        return await asyncio.to_thread(render)
-    return render()
+    render = partial(
+        state.chat_template.render,
+        messages,
+        tools=msgspec.to_builtins(body.tools),
+        add_generation_prompt=prompts,
+        continue_final_message=continues,
+        template_kwargs=kwargs,
+    )
+    try:
+        if num_chars > MAX_RENDERED_ON_LOOP_CHARS or len(messages) > MAX_RENDERED_ON_LOOP_MESSAGES:
+            return await asyncio.to_thread(render)
+        return render()
+    except ModelError as error:
+        error.param = "messages"
+        raise
 
 
 def check_text_fits(state: ServerState, num_chars: int, *, param: str) -> None:
     """Refuses a text that no tokenizer could make fit, before time is spent on it. Raises `ContextLengthExceeded`."""
-    max_model_len = state.max_model_len()
+    max_model_len = state.llm.max_model_len
     if num_chars > limits.MAX_CHARS_PER_TOKEN * max_model_len:
         raise ContextLengthExceeded(
             f"This model's maximum context length is {max_model_len} tokens; {num_chars} characters cannot fit",

@@ -15,7 +15,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from roundhouse.protocol.errors import ModelNotFound, RoundhouseError
+from roundhouse.protocol.errors import ModelNotFound, RequestError, RoundhouseError
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def error_json_of(error: Exception) -> bytes:
     if not isinstance(error, RoundhouseError):
         return error_json(500, "The server failed on this request.", code=RoundhouseError.code)
     message = error.message
-    if error.http_status >= 500:
+    if not isinstance(error, RequestError):
         message = _SERVER_PATH.sub("…", _ADDRESS.sub("…", message))
     param = "model" if isinstance(error, ModelNotFound) and error.param is None else error.param
     return error_json(error.http_status, message, param=param, code=error.code)

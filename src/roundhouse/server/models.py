@@ -13,11 +13,14 @@ from roundhouse.server.state import ServerSettings, ServerState
 
 def served_model(settings: ServerSettings, asked: str | None) -> str:
     """The name to answer with; no name, or an empty one, asks for the first. Raises `ModelNotFound`."""
-    if not asked:
-        return settings.served_model_names[0]
-    if asked not in settings.served_model_names:
-        raise ModelNotFound(f"The model {shorten(asked)!r} does not exist; see GET /v1/models", param="model")
-    return asked
+    return known_model(settings, asked) if asked else settings.served_model_names[0]
+
+
+def known_model(settings: ServerSettings, name: str) -> str:
+    """Raises `ModelNotFound`."""
+    if name not in settings.served_model_names:
+        raise ModelNotFound(f"The model {shorten(name)!r} does not exist; see GET /v1/models", param="model")
+    return name
 
 
 def model_routes(state: ServerState, settings: ServerSettings) -> APIRouter:
@@ -32,7 +35,7 @@ def model_routes(state: ServerState, settings: ServerSettings) -> APIRouter:
             "owned_by": "roundhouse",
             "root": settings.served_model_names[0],
             "parent": None,
-            "max_model_len": state.max_model_len(),
+            "max_model_len": state.llm.max_model_len,
             "permission": [],
         }
 
@@ -44,6 +47,6 @@ def model_routes(state: ServerState, settings: ServerSettings) -> APIRouter:
     @router.get("/v1/models/{model_id:path}")
     async def retrieve_model(model_id: str) -> dict[str, Any]:
         """One of them."""
-        return card(served_model(settings, model_id))
+        return card(known_model(settings, model_id))
 
     return router

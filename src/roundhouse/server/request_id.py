@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -39,8 +38,9 @@ def adopt_request_id(scope: MutableMapping[str, Any], from_body: str | None) -> 
 class RequestIdMiddleware:
     """Plain ASGI: it costs a stream one call a write."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, new_id: Callable[[], str]) -> None:
         self._app = app
+        self._new_id = new_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -50,7 +50,7 @@ class RequestIdMiddleware:
         state = scope.setdefault("state", {})
         state["is_client_request_id"] = given is not None
         try:
-            state["request_id"] = uuid.uuid4().hex if given is None else check_request_id(given, param=HEADER)
+            state["request_id"] = self._new_id() if given is None else check_request_id(given, param=HEADER)
         except InvalidRequest as error:
             response = Response(error_json_of(error), error.http_status, media_type="application/json")
             await response(scope, receive, send)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+import uuid
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
@@ -27,8 +28,12 @@ class Generates(Protocol):
         request_id: str,
         *,
         output_kind: RequestOutputKind = ...,
+        tokenization_kwargs: Mapping[str, Any] | None = ...,
         priority: int = ...,
     ) -> AsyncGenerator[RequestOutput, None]: ...
+
+    @property
+    def max_model_len(self) -> int: ...
 
 
 class Health(Enum):
@@ -56,8 +61,6 @@ class EncodesText(Protocol):
     @property
     def vocab_size(self) -> int: ...
     @property
-    def max_model_len(self) -> int: ...
-    @property
     def default_sampling(self) -> DefaultSampling: ...
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]: ...
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str: ...
@@ -76,12 +79,13 @@ class ServerSettings:
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """`max_model_len` is a question and not a number: the engines that come may hold less than the model allows."""
+    """`new_id` makes ids that never repeat. The context's length is asked of `llm`: its engines may hold less than the
+    model allows."""
 
     llm: Generates
     tokenizer: EncodesText
     chat_template: ChatTemplate
     health: Callable[[], Health]
-    max_model_len: Callable[[], int]
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     wall: clock.Clock = clock.wall
+    new_id: Callable[[], str] = lambda: uuid.uuid4().hex

@@ -42,7 +42,7 @@ def tokenize_routes(state: ServerState, settings: ServerSettings) -> APIRouter:
         token_ids = await asyncio.to_thread(state.tokenizer.encode, text, adds_special)
         return {
             "count": len(token_ids),
-            "max_model_len": state.max_model_len(),
+            "max_model_len": state.llm.max_model_len,
             "tokens": token_ids,
             "token_strs": [state.tokenizer.token_to_str(i) for i in token_ids] if body.return_token_strs else None,
         }

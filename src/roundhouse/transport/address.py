@@ -1,5 +1,6 @@
 """Where a frontend listens: text ↔ value. One text names both of its sockets.
 
+Kinds:
     tcp://127.0.0.1:5570    ROUTER on 5570, PULL on the next port
     tcp://[::1]:5570        the same on IPv6
     tcp://frontends:5570    for engines: every address that the name has, looked up again and again

@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from math import ceil
 from queue import SimpleQueue
 
 import msgspec
@@ -160,7 +161,7 @@ class _InputThread:
     def run(self) -> None:
         while not self._is_stopped:
             wake_at = self._wake_at()
-            ready = dict(self._poller.poll(max(0.0, wake_at - self._clock()) * 1000))
+            ready = dict(self._poller.poll(max(0, ceil((wake_at - self._clock()) * 1000))))
             now = self._clock()
             if now - wake_at > LATE_S:
                 for session in self._sessions.values():
@@ -252,7 +253,7 @@ class _InputThread:
                 if len(session.handshakes) == 2:
                     self._obey(session, session.link.on(s.Connected(), now), now)
             else:
-                reason = event.name.lower().replace("_", " ")
+                reason = str(event.name).lower().replace("_", " ")
                 self._obey(session, session.link.on(s.Broken(reason), now), now)
                 return
 

@@ -30,7 +30,6 @@ from roundhouse.protocol.messages import (
     Pong,
 )
 from roundhouse.protocol.sampling import FinishReason
-from roundhouse.protocol.serial import Buffer
 from roundhouse.transport import sockets
 from roundhouse.transport.engine_input import EngineMail, PushBroken
 from roundhouse.transport.items import (
@@ -47,7 +46,7 @@ from roundhouse.transport.items import (
     Stop,
 )
 from roundhouse.transport.mailbox import Mailbox
-from roundhouse.transport.sockets import COPY_BELOW, LAST_WORDS_LINGER_MS, Socket
+from roundhouse.transport.sockets import LAST_WORDS_LINGER_MS, Socket
 
 logger = logging.getLogger(__name__)
 
@@ -213,35 +212,19 @@ class _OutputThread:
             self._recycle(buffer)
             raise
         try:
-            trackers = self._send_frames(session.push, frames)
+            tracker = sockets.send_frames(session.push, frames)
         except zmq.ZMQError as error:
             self._recycle(buffer)
             self._end(session, f"cannot send: {error}")
             return
-        if not trackers:
+        if tracker is None:
             self._recycle(buffer)
             return
         nbytes = size_of(frames)
-        session.pending.append(_Pending(zmq.MessageTracker(*trackers), nbytes, message, buffer))
+        session.pending.append(_Pending(tracker, nbytes, message, buffer))
         session.pending_bytes += nbytes
         if session.pending_bytes > MAX_BYTES_WAITING_PER_PEER:
             self._end(session, f"{session.pending_bytes} bytes wait for the frontend")
-
-    @staticmethod
-    def _send_frames(push: Socket, frames: list[Buffer]) -> list[zmq.MessageTracker]:
-        """Each frame by its own send: `send_multipart` would track the last one only, and that is not the one whose
-        buffer is used again. Returns the trackers of those frames that ZMQ reads where they are."""
-        trackers: list[zmq.MessageTracker] = []
-        last = len(frames) - 1
-        for place, frame in enumerate(frames):
-            flags = zmq.NOBLOCK if place == last else zmq.NOBLOCK | zmq.SNDMORE
-            if size_of([frame]) < COPY_BELOW:
-                push.send(frame, flags)
-            else:
-                tracker = push.send(frame, flags, copy=False, track=True)
-                assert tracker is not None
-                trackers.append(tracker)
-        return trackers
 
     def _reclaim(self, session: _OpenSession) -> None:
         while session.pending and session.pending[0].tracker.done:

@@ -9,12 +9,16 @@ import logging
 import os
 import stat
 import tempfile
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 
 import zmq
 
 from roundhouse.protocol.errors import ConfigError
+from roundhouse.protocol.frames import size_of
+from roundhouse.protocol.limits import MAX_BYTES_WAITING_PER_PEER
 from roundhouse.protocol.serial import Buffer
 from roundhouse.transport import sockets
 from roundhouse.transport.address import FrontendAddress, IpcAddress, TcpAddress, parse_address
@@ -35,6 +39,15 @@ class SendResult(Enum):
 def fresh_ipc_address() -> str:
     """A new private folder for one frontend and its local engines; `FrontendLink.close` removes it."""
     return str(parse_address(f"ipc://{tempfile.mkdtemp(prefix='roundhouse-')}"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """Sent without a copy and not yet done; `frames` are here to stay alive."""
+
+    tracker: zmq.MessageTracker
+    routing_id: bytes
+    frames: list[Buffer]
 
 
 class FrontendLink:
@@ -62,6 +75,7 @@ class FrontendLink:
             sockets.monitor(socket, zmq.EVENT_DISCONNECTED) for socket in (self.input_socket, self.output_socket)
         ]
         self._readers: list[SocketReader] = []
+        self._pending: deque[_Pending] = deque()
         self._is_closed = False
 
     def start(
@@ -83,10 +97,13 @@ class FrontendLink:
 
     def send(self, routing_id: bytes, frames: list[Buffer]) -> SendResult:
         """Never waits. `frames` and what they are views of must not change afterwards."""
-        socket = self.input_socket
+        self._reclaim()
+        if self._has_too_much_pending(routing_id):
+            return SendResult.FULL
         try:
-            socket.send(routing_id, zmq.SNDMORE | zmq.NOBLOCK)
-            socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
+            tracker = sockets.send_frames(self.input_socket, [routing_id, *frames])
+            if tracker is not None:
+                self._pending.append(_Pending(tracker, routing_id, frames))
         except zmq.Again:
             return SendResult.FULL
         except zmq.ZMQError as error:
@@ -98,13 +115,22 @@ class FrontendLink:
                 self._readers[1].look_again()
         return SendResult.SENT
 
+    def _reclaim(self) -> None:
+        while self._pending and self._pending[0].tracker.done:
+            self._pending.popleft()
+
+    def _has_too_much_pending(self, routing_id: bytes) -> bool:
+        waiting = sum(size_of(pending.frames) for pending in self._pending if pending.routing_id == routing_id)
+        return waiting > MAX_BYTES_WAITING_PER_PEER
+
     def notice_departures(self) -> None:
         """Makes the next sends see every connection that has ended by now: libzmq looks at most once a millisecond."""
         sockets.has_input(self.input_socket)
 
     def drain(self) -> bool:
         """Reads what has come, so that deadlines can be judged. False when there was too much for one go."""
-        return all([reader.drain(LONGEST_DRAIN) for reader in self._readers])
+        are_empty = [reader.drain(LONGEST_DRAIN) for reader in self._readers]
+        return all(are_empty)
 
     def close(self) -> None:
         """Idempotent. What was not sent yet is dropped."""

@@ -1,7 +1,7 @@
 """`SocketReader`: one ZeroMQ socket in an asyncio event loop, asyncio's own or uvloop.
 
-ZeroMQ's descriptor is edge-triggered: it becomes readable when the socket goes from nothing to something, and a send can
-eat that edge. So a reader drains, comes back by `call_soon` when it stopped early, and looks again after each send.
+ZeroMQ's descriptor is edge-triggered: it becomes readable when the socket goes from nothing to something, and a send
+can eat that edge. So a reader drains, comes back by `call_soon` when it stopped early, and looks again after each send.
 `zmq.asyncio` makes a future, a task switch and a poll of each message: 15 µs against 3.
 """
 
@@ -22,7 +22,7 @@ Frames = list[bytes | memoryview]
 
 
 def receive(socket: Socket) -> Frames:
-    """One message: its first frame copied, the others as views that keep the received memory alive. Raises `zmq.Again`."""
+    """One message: its first frame copied, the others as views that keep their memory alive. Raises `zmq.Again`."""
     frames: Frames = [socket.recv(zmq.NOBLOCK)]
     while socket.getsockopt(zmq.RCVMORE):
         frames.append(socket.recv(zmq.NOBLOCK, copy=False).buffer)
@@ -30,10 +30,7 @@ def receive(socket: Socket) -> Frames:
 
 
 class SocketReader:
-    """Calls `on_message` for each message, and `on_failure` once with what it raised: then nothing more is read.
-
-    `read`: how one message is taken off the socket; raises `zmq.Again` when there is none.
-    """
+    """Calls `on_message` for each message, and `on_failure` once with what it raised: then nothing more is read."""
 
     def __init__(
         self,
@@ -48,7 +45,7 @@ class SocketReader:
         self._on_failure = on_failure
         self._again: asyncio.Handle | None = None
         self._is_closed = False
-        self._fd = socket.getsockopt(zmq.FD)
+        self._fd = sockets.descriptor(socket)
         loop.add_reader(self._fd, self._turn)
         self.look_again()
 

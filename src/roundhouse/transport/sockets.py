@@ -5,12 +5,15 @@ Measured with libzmq 4.3.5; `docs/protocol.md` tells what each trap did before i
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import count
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from roundhouse.protocol.frames import size_of
 from roundhouse.protocol.limits import MAX_MESSAGE_BYTES
+from roundhouse.protocol.serial import Buffer
 
 Socket = zmq.Socket[bytes]
 Context = zmq.Context[Socket]
@@ -75,7 +78,7 @@ def bind_pull(context: Context, endpoint: str) -> Socket:
 
 def make_dealer(context: Context, routing_id: bytes) -> Socket:
     """Not connected yet, so that a monitor misses nothing. `routing_id` is how the frontend's ROUTER addresses it."""
-    return _make(context, zmq.DEALER, _EVERY_SOCKET | _CONNECTED | {zmq.ROUTING_ID: routing_id})
+    return _make(context, zmq.DEALER, {**_EVERY_SOCKET, **_CONNECTED, zmq.ROUTING_ID: routing_id})
 
 
 def make_push(context: Context) -> Socket:
@@ -120,12 +123,41 @@ def read_monitor(pair: Socket) -> list[zmq.Event]:
         events.append(zmq.Event(parse_monitor_message(frames)["event"]))
 
 
+def send_frames(socket: Socket, frames: Sequence[Buffer]) -> zmq.MessageTracker | None:
+    """One message, at once or not at all. Returns the tracker of the frames that ZMQ reads where they are: none of them
+    may change before it is done. None when all were copied.
+
+    Each frame goes by its own send: `send_multipart` returns the tracker of the last frame alone, and for a frame that
+    was copied it says done. Raises `zmq.Again` when the peer has no room, and what else ZMQ finds.
+    """
+    trackers: list[zmq.MessageTracker] = []
+    last = len(frames) - 1
+    for place, frame in enumerate(frames):
+        flags = zmq.NOBLOCK if place == last else zmq.NOBLOCK | zmq.SNDMORE
+        if size_of([frame]) < COPY_BELOW:
+            socket.send(frame, flags)
+        else:
+            tracker = socket.send(frame, flags, copy=False, track=True)
+            assert tracker is not None
+            trackers.append(tracker)
+    return zmq.MessageTracker(*trackers) if trackers else None
+
+
 def has_input(socket: Socket) -> bool:
     """Also makes the socket take note of connections that came or went; a send does so only now and then."""
-    return bool(socket.getsockopt(zmq.EVENTS) & zmq.POLLIN)
+    events = socket.getsockopt(zmq.EVENTS)
+    assert isinstance(events, int)
+    return bool(events & zmq.POLLIN)
 
 
-def _bind(context: Context, kind: int, endpoint: str, options: dict[int, int]) -> Socket:
+def descriptor(socket: Socket) -> int:
+    """Readable when something happened to the socket; edge-triggered."""
+    fd = socket.getsockopt(zmq.FD)
+    assert isinstance(fd, int)
+    return fd
+
+
+def _bind(context: Context, kind: int, endpoint: str, options: Mapping[zmq.SocketOption, int]) -> Socket:
     socket = _make(context, kind, options)
     try:
         if _is_ipv6(endpoint):
@@ -137,7 +169,7 @@ def _bind(context: Context, kind: int, endpoint: str, options: dict[int, int]) -
     return socket
 
 
-def _make(context: Context, kind: int, options: dict[int, int | bytes] | dict[int, int]) -> Socket:
+def _make(context: Context, kind: int, options: Mapping[zmq.SocketOption, int | bytes]) -> Socket:
     socket = context.socket(kind)
     socket.copy_threshold = COPY_BELOW
     for option, value in options.items():

@@ -36,9 +36,17 @@ def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatc
     assert default_cache_dir() == Path("/home/ada/own")
 
 
+def test_without_a_home_the_cache_has_to_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ROUNDHOUSE_CACHE", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 987_654)
+    with pytest.raises(CacheUnusable, match="set ROUNDHOUSE_CACHE to a folder"):
+        default_cache_dir()
+
+
 def test_entry_names_are_safe_and_carry_layout_and_key() -> None:
     assert entry_name("smollm2", "0123456789abcdef0123") == "smollm2-v1-0123456789abcdef"
-    assert entry_name("../a b/é*", "0" * 64) == "-a-b-é--v1-0000000000000000"
+    assert entry_name("../a b/é*", "0" * 64) == "-a-b----v1-0000000000000000"
     assert entry_name("..", "0" * 64) == "model-v1-0000000000000000"
 
 

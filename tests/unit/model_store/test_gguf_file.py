@@ -3,10 +3,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.unit.model_store import tiny
 
 from roundhouse.model_store.errors import ConversionFailed
 from roundhouse.model_store.gguf_file import GgufFile, GgufTensor, read_gguf
-from tests.unit.model_store import tiny
 
 KEYS = {"general.architecture": "llama", "a": 7, "b": 0.5, "c": True, "d": [1, -2], "e": ["x", "é"]}
 
@@ -27,6 +27,13 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
         read_gguf(tmp_path / "m.gguf")
     with pytest.raises(ConversionFailed, match="cannot be read: No such file or directory"):
         read_gguf(tmp_path / "absent.gguf")
+
+
+@pytest.mark.parametrize("alignment", [0, [1], "x"])
+def test_an_alignment_that_is_none_is_refused(tmp_path: Path, alignment: object) -> None:
+    tiny.write_gguf(tmp_path / "m.gguf", {**KEYS, "general.alignment": alignment})
+    with pytest.raises(ConversionFailed, match="is not a whole GGUF file"):
+        read_gguf(tmp_path / "m.gguf")
 
 
 def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:

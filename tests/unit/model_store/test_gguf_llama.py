@@ -2,15 +2,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.model_store import tiny
 
 from roundhouse.model_store import gguf_llama
 from roundhouse.model_store.errors import ConversionFailed
 from roundhouse.model_store.gguf_file import GgufFile, GgufTensor
-from tests.unit.model_store import tiny
 
 
 def gguf(*more: str, **changes: Any) -> GgufFile:
-    shapes = tiny.llama_shapes() | {name: (2,) for name in more}
+    shapes = tiny.llama_shapes() | dict.fromkeys(more, (2,))
     tensors = tuple(GgufTensor(name, shape, 0, 0) for name, shape in shapes.items())
     return GgufFile(Path("m.gguf"), tiny.metadata(**changes), tensors)
 
@@ -75,12 +75,34 @@ def test_a_file_without_a_size_is_refused() -> None:
         gguf_llama.config(gguf(llama__embedding_length=None), None)
 
 
+def test_a_file_without_all_of_its_model_is_refused() -> None:
+    with pytest.raises(ConversionFailed) as caught:
+        gguf_llama.config(gguf(llama__block_count=2), None)
+    assert caught.value.message == ("the GGUF file lacks 9 of its model's tensors, the first is blk.1.attn_k.weight")
+
+
+def test_sizes_of_another_kind_are_refused() -> None:
+    with pytest.raises(ConversionFailed, match="describes its model in a way that is not known"):
+        gguf_llama.config(gguf(llama__block_count="one"), None)
+    with pytest.raises(ConversionFailed, match=r"lacks [0-9]+ of its model's tensors"):
+        gguf_llama.config(gguf(llama__block_count=2**32 - 1), None)
+    with pytest.raises(ConversionFailed, match="describes its model in a way that is not known"):
+        gguf_llama.config(gguf(llama__embedding_length="eight", llama__rope__dimension_count=None), None)
+
+
 def test_llama_3_scales_positions_by_factors_that_are_recognised() -> None:
-    # Llama 3.2 1B's: rope_theta 500000, head_dim 64, factor 32; the first, two in the ramp, and the last.
-    factors = [1.0] * 15 + [1.0918492, 1.6503255] + [32.0] * 15
-    assert factors[0] == 1.0
+    # Llama 3.2 1B's, by the formula its config stands for.
+    factors = [1.0] * 15 + [1.6513, 3.2923, 9.6667] + [32.0] * 14
+    assert gguf_llama.llama3_rope(factors, 500000.0, 64) == {
+        "rope_type": "llama3",
+        "rope_theta": 500000.0,
+        "factor": 32.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
     with pytest.raises(ConversionFailed, match="only its author's config knows"):
-        gguf_llama.llama3_rope([1.0, 2.0, 3.0, 32.0], 500000.0, 8)
+        gguf_llama.llama3_rope([1.0] * 16 + [2.0] + [32.0] * 15, 500000.0, 64)
 
 
 def test_rows_of_queries_and_keys_are_interleaved_by_head() -> None:

@@ -3,11 +3,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.model_store import tiny
 
 from roundhouse.model_store.errors import ConversionFailed
 from roundhouse.model_store.gguf_file import GgufFile
 from roundhouse.model_store.gguf_tokenizer import build_tokenizer, can_build, write_tokenizer_files
-from tests.unit.model_store import tiny
 
 
 def gguf(**changes: Any) -> GgufFile:
@@ -63,6 +63,7 @@ def test_only_vocabularies_that_are_fully_described_are_built() -> None:
         ({"tokenizer__ggml__tokens": ["a"]}, "has 1 tokens but 264 token types"),
         ({"tokenizer__ggml__merges": ["not there"]}, "merges do not fit its vocabulary"),
         ({"tokenizer__ggml__merges": ["h"]}, "merges do not fit its vocabulary"),
+        ({"tokenizer__ggml__merges": [1]}, "vocabulary is no list of tokens"),
     ],
 )
 def test_a_vocabulary_that_does_not_add_up_is_refused(changes: dict[str, Any], complaint: str) -> None:

@@ -30,7 +30,7 @@ from tests.support.builders import engine_core_request, request
 EVENTS = (Schedule, Preempt, Stop, ReachLength, Abort, Fail)
 
 
-@pytest.mark.parametrize(("status", "event"), product(RequestStatus, EVENTS))
+@pytest.mark.parametrize(("status", "event"), list(product(RequestStatus, EVENTS)))
 def test_every_pair_is_in_the_table_or_a_bug(status: RequestStatus, event: type):
     machine = Machine("a", TABLE, status)
     if (status, event) in TABLE:

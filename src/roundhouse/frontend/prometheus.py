@@ -1,0 +1,130 @@
+"""`PrometheusStatLogger`: requests, engines and mesh → the metrics of this frontend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol, runtime_checkable
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import Metric as MetricFamily
+from prometheus_client.registry import Collector
+
+from roundhouse.frontend.core_client import EngineCoreClient
+from roundhouse.frontend.stats import EngineLife, EngineSample, FinishedRequest, IterationStats
+from roundhouse.protocol.messages import SchedulerStats
+from roundhouse.telemetry import metrics as m
+
+
+class MeshCounters(Protocol):
+    """What the client of a mesh counts, from its start on."""
+
+    num_refused: int
+    num_lost: int
+    num_requests_lost: int
+    num_malformed: int
+    num_late_outputs: int
+
+
+@runtime_checkable
+class CountsMesh(Protocol):
+    @property
+    def counters(self) -> MeshCounters: ...
+
+
+class PrometheusStatLogger:
+    """Fills `registry`, its own, for the model that is served as `model_name`.
+
+    What is true of the engines at this moment is asked when the metrics are read. So a gauge is right also when nothing
+    runs, as after all clients left at once: the engines' Pongs bring their load every second.
+    """
+
+    def __init__(self, client: EngineCoreClient, *, model_name: str) -> None:
+        self.registry = CollectorRegistry()
+        # First, because collectors are asked in the order of their registration.
+        self.registry.register(_BeforeReading(self._refresh))
+        self._metrics = m.Metrics(self.registry, model_name)
+        self._client = client
+        self._totals: dict[EngineLife, SchedulerStats] = {}
+        self._counted: dict[m.Metric, int] = {}
+
+    def record(self, iteration: IterationStats, engine: EngineSample | None) -> None:
+        metrics = self._metrics
+        if iteration.num_prompt_tokens:
+            metrics.counter(m.PROMPT_TOKENS).inc(iteration.num_prompt_tokens)
+        if iteration.num_generation_tokens:
+            metrics.counter(m.GENERATION_TOKENS).inc(iteration.num_generation_tokens)
+        if iteration.num_late_outputs:
+            metrics.counter(m.MESH_LATE_OUTPUTS).inc(iteration.num_late_outputs)
+        for seconds in iteration.time_to_first_token_s:
+            metrics.histogram(m.TIME_TO_FIRST_TOKEN).observe(seconds)
+        observe = metrics.histogram(m.INTER_TOKEN_LATENCY).observe
+        for seconds in iteration.inter_token_s:
+            observe(seconds)
+        for finished in iteration.finished:
+            self._record_finished(finished)
+        if engine is not None:
+            self._record_totals(engine)
+
+    def _record_finished(self, finished: FinishedRequest) -> None:
+        self._metrics.counter(m.REQUEST_SUCCESS, str(finished.finish_reason)).inc()
+        self._metrics.histogram(m.E2E_REQUEST_LATENCY).observe(finished.e2e_s)
+        for metric, seconds in (
+            (m.REQUEST_QUEUE_TIME, finished.queue_s),
+            (m.REQUEST_PREFILL_TIME, finished.prefill_s),
+            (m.REQUEST_DECODE_TIME, finished.decode_s),
+        ):
+            if seconds is not None:
+                self._metrics.histogram(metric).observe(seconds)
+
+    def _record_totals(self, sample: EngineSample) -> None:
+        """An engine's totals begin at zero with each of its lives, a counter never falls: it gets what was added."""
+        old, new = self._totals.get(sample.engine, SchedulerStats()), sample.stats
+        for metric, added in (
+            (m.PREFIX_CACHE_QUERIES, new.prefix_cache_queries_total - old.prefix_cache_queries_total),
+            (m.PREFIX_CACHE_HITS, new.prefix_cache_hits_total - old.prefix_cache_hits_total),
+            (m.NUM_PREEMPTIONS, new.num_preemptions_total - old.num_preemptions_total),
+        ):
+            if added > 0:
+                self._metrics.counter(metric).inc(added)
+        if sample.engine not in self._totals:
+            index = sample.engine[0]
+            self._totals = {life: stats for life, stats in self._totals.items() if life[0] != index}
+        self._totals[sample.engine] = new
+
+    def _refresh(self) -> None:
+        views = self._client.engines()
+        loads = [view.load for view in views]
+        gauge = self._metrics.gauge
+        gauge(m.NUM_REQUESTS_RUNNING).set(sum(load.num_running_reqs for load in loads))
+        gauge(m.NUM_REQUESTS_WAITING).set(sum(load.num_waiting_reqs for load in loads))
+        num_blocks = sum(view.hello.num_blocks for view in views)
+        used_blocks = sum(view.hello.num_blocks * view.load.kv_cache_usage for view in views)
+        gauge(m.KV_CACHE_USAGE).set(used_blocks / num_blocks if num_blocks else 0.0)
+        states = [view.state for view in views]
+        for state in m.ENGINES.labels["state"]:
+            gauge(m.ENGINES, state).set(states.count(state))
+        if isinstance(self._client, CountsMesh):
+            counters = self._client.counters
+            self._advance(m.MESH_LATE_OUTPUTS, counters.num_late_outputs)
+            self._advance(m.MESH_MALFORMED_FRAMES, counters.num_malformed)
+            self._advance(m.MESH_REFUSED_SESSIONS, counters.num_refused)
+            self._advance(m.MESH_LOST_ENGINES, counters.num_lost)
+            self._advance(m.MESH_LOST_REQUESTS, counters.num_requests_lost)
+
+    def _advance(self, metric: m.Metric, total: int) -> None:
+        self._metrics.counter(metric).inc(total - self._counted.get(metric, 0))
+        self._counted[metric] = total
+
+
+class _BeforeReading(Collector):
+    """Has no metrics of its own: it brings the others up to date."""
+
+    def __init__(self, refresh: Callable[[], None]) -> None:
+        self._refresh = refresh
+
+    def describe(self) -> Iterable[MetricFamily]:
+        return ()
+
+    def collect(self) -> Iterable[MetricFamily]:
+        self._refresh()
+        return ()

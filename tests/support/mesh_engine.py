@@ -1,0 +1,142 @@
+"""An engine process without a model: the real socket threads, and a busy loop that echoes. `python mesh_engine.py CONFIG`.
+
+CONFIG is JSON: {"frontends": [...], "identity": ..., "epoch": [granted, start], "model": ...}. It answers an ADD of
+max_tokens n with n outputs of one token each: the prompt's tokens over and over.
+`serve` in one thread is what the tests import, for an engine that has to be looked into.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import signal
+import sys
+from typing import Any
+
+import numpy as np
+
+from roundhouse.protocol.messages import (
+    EngineCoreOutput,
+    EngineCoreOutputs,
+    EngineCoreRequest,
+    Hello,
+    PromptLogprobs,
+    SchedulerStats,
+    UtilityOutput,
+    UtilityRequest,
+)
+from roundhouse.protocol.sampling import FinishReason
+from roundhouse.transport.engine_link import EngineLink
+from roundhouse.transport.items import (
+    Backlog,
+    BusyLoopStatus,
+    Drain,
+    InputItem,
+    LinkFailed,
+    OutputItem,
+    Outputs,
+    Received,
+    SessionLost,
+    SessionOpened,
+)
+
+
+def hello(identity: str, *, epoch: tuple[int, int] = (1, 1), model: str = "echo") -> Hello:
+    return Hello(identity, epoch, b"", [1], model, "key", 16, 100, 2048, 64, 2**26)
+
+
+def echo(request: EngineCoreRequest) -> list[EngineCoreOutput]:
+    """One output for each token. A prompt of one token k > 1000 brings prompt logprobs of k rows with it."""
+    assert request.sampling_params is not None
+    prompt, total = request.prompt_token_ids, request.sampling_params.max_tokens or 1
+    outputs: list[EngineCoreOutput] = []
+    for index in range(len(request.output_token_ids), total):
+        outputs.append(
+            EngineCoreOutput(
+                request.request_id,
+                request.attempt,
+                index,
+                [prompt[index % len(prompt)]],
+                finish_reason=FinishReason.LENGTH if index == total - 1 else None,
+                prompt_logprobs=rows(prompt[0], index) if prompt[0] > 1000 else None,
+            )
+        )
+    return outputs
+
+
+def rows(count: int, salt: int) -> PromptLogprobs:
+    ids = np.arange(count * 2, dtype=np.int32).reshape(count, 2) + salt
+    return PromptLogprobs(ids, ids.astype(np.float32) / 3, ids[:, 0].copy())
+
+
+class EchoLoop:
+    """A busy loop: takes input items until told to stop."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.input_queue: queue.SimpleQueue[InputItem | str] = queue.SimpleQueue()
+        self.output_queue: queue.SimpleQueue[OutputItem] = queue.SimpleQueue()
+        self.status = BusyLoopStatus(load=SchedulerStats())
+        self.backlog = Backlog()
+        self.seen: list[InputItem] = []
+        greeting = hello(config["identity"], epoch=tuple(config.get("epoch", (1, 1))), model=config.get("model", "echo"))
+        self.link = EngineLink(
+            greeting, config["frontends"], self.input_queue, self.output_queue, self.status, backlog=self.backlog
+        )
+
+    def run(self) -> None:
+        while True:
+            item = self.input_queue.get()
+            match item:
+                case "stop":
+                    return
+                case "drain":
+                    self.output_queue.put(Drain("asked", 5.0))
+                case "crash":
+                    raise RuntimeError("a crash that was asked for")
+                case LinkFailed(message):
+                    raise RuntimeError(message)
+                case Received(client_index, message):
+                    self.backlog.taken(item)
+                    self._answer(client_index, message)
+                case SessionOpened() | SessionLost():
+                    self.backlog.taken(item)
+                    self.seen.append(item)
+
+    def _answer(self, client_index: int, message: object) -> None:
+        match message:
+            case EngineCoreRequest():
+                for output in echo(message):
+                    self.output_queue.put(Outputs(client_index, EngineCoreOutputs(outputs=[output])))
+            case UtilityRequest(call_id, "seen"):
+                result = [type(item).__name__ for item in self.seen]
+                self._utility(client_index, UtilityOutput(call_id, result))
+            case UtilityRequest(call_id, "too_big"):
+                self._utility(client_index, UtilityOutput(call_id, b"x" * 2**27))
+            case UtilityRequest(call_id, "drain"):
+                self.output_queue.put(Drain("asked", 5.0))
+                self._utility(client_index, UtilityOutput(call_id))
+            case UtilityRequest(call_id, "crash"):
+                raise RuntimeError("a crash that was asked for")
+            case UtilityRequest(call_id, method):
+                self._utility(client_index, UtilityOutput(call_id, failure_message=f"no {method}"))
+            case _:
+                pass
+
+    def _utility(self, client_index: int, output: UtilityOutput) -> None:
+        self.output_queue.put(Outputs(client_index, EngineCoreOutputs(utility_output=output)))
+
+
+def main() -> None:
+    loop = EchoLoop(json.loads(sys.argv[1]))
+    signal.signal(signal.SIGTERM, lambda *_: loop.input_queue.put("stop"))
+    loop.link.start()
+    try:
+        loop.run()
+    except RuntimeError as error:
+        loop.link.close(last_words=str(error))
+        raise SystemExit(1) from None
+    loop.link.close()
+
+
+if __name__ == "__main__":
+    main()

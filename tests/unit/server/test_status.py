@@ -1,0 +1,73 @@
+import asyncio
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+from tests.support.asgi import call, get
+from tests.support.scripted_llm import MODEL, SETTINGS, ScriptedLLM, server_state, spell
+
+import roundhouse
+from roundhouse.server.app import build_app
+from roundhouse.server.state import Health, health_of
+
+
+def app(health: Health = Health.OK, **changes):
+    return build_app(server_state(ScriptedLLM(spell("a")), health, **changes), SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("is_errored", "num_admitted", "engines_can_come", "expected"),
+    [
+        (False, 1, False, Health.OK),
+        (False, 1, True, Health.OK),
+        (False, 0, False, Health.DOWN),
+        (False, 0, True, Health.ASLEEP),
+        (True, 1, True, Health.DOWN),
+        (True, 0, True, Health.DOWN),
+    ],
+)
+def test_health(is_errored: bool, num_admitted: int, engines_can_come: bool, expected: Health) -> None:
+    health = health_of(is_errored=is_errored, num_admitted=num_admitted, engines_can_come=engines_can_come)
+    assert health is expected
+
+
+@pytest.mark.parametrize("path", ["/health", "/ping"])
+@pytest.mark.parametrize(
+    ("health", "status", "body"),
+    [(Health.OK, 200, b""), (Health.ASLEEP, 200, b"asleep")],
+)
+def test_a_probe_is_answered(path: str, health: Health, status: int, body: bytes) -> None:
+    answer = get(app(health), path)
+    assert (answer.status, answer.body) == (status, body)
+
+
+@pytest.mark.parametrize("path", ["/health", "/ping"])
+def test_a_server_without_engines_is_down(path: str) -> None:
+    answer = get(app(Health.DOWN), path)
+    assert (answer.status, answer.headers["retry-after"], answer.json["error"]["code"]) == (503, "1", "no_engine")
+
+
+def test_version() -> None:
+    assert get(app(), "/version").json == {"version": roundhouse.__version__}
+
+
+def test_metrics_are_those_of_the_registry_that_was_given() -> None:
+    registry = CollectorRegistry()
+    Counter("tokens", "How many.", registry=registry).inc(3)
+    answer = get(app(registry=registry), "/metrics")
+    assert (answer.status, answer.headers["content-type"].split(";")[0]) == (200, "text/plain")
+    assert "tokens_total 3.0" in answer.body.decode().splitlines()
+
+
+def test_openmetrics_for_who_asks_for_it() -> None:
+    accept = {"accept": "application/openmetrics-text; version=1.0.0"}
+    answer = asyncio.run(call(app(), "GET", "/metrics", headers=accept))
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+
+
+def test_the_root_points_on() -> None:
+    assert get(app(), "/").json == {
+        "server": f"roundhouse {roundhouse.__version__}",
+        "models": [MODEL, "alias"],
+        "api": "/v1",
+        "docs": "/docs",
+    }

@@ -1,0 +1,55 @@
+from typing import Any
+
+import pytest
+from tests.support.asgi import Answer, post
+from tests.support.scripted_llm import MAX_MODEL_LEN, SETTINGS, ScriptedLLM, server_state, spell
+
+from roundhouse.server.app import build_app
+
+HI = [{"role": "user", "content": "hi"}]
+
+
+def ask(path: str, body: Any) -> Answer:
+    return post(build_app(server_state(ScriptedLLM(spell("a"))), SETTINGS), path, body)
+
+
+def test_a_text() -> None:
+    assert ask("/tokenize", {"prompt": "Hi", "return_token_strs": True}).json == {
+        "count": 2,
+        "max_model_len": MAX_MODEL_LEN,
+        "tokens": [72, 105],
+        "token_strs": ["H", "i"],
+    }
+
+
+def test_messages_are_what_the_chat_route_makes_of_them() -> None:
+    answer = ask("/tokenize", {"messages": HI, "add_generation_prompt": False}).json
+    assert (bytes(answer["tokens"]), answer["token_strs"]) == (b"[user]hi", None)
+
+
+def test_ids_become_text_again() -> None:
+    assert ask("/detokenize", {"tokens": [72, 105]}).json == {"prompt": "Hi"}
+    assert ask("/detokenize", {"tokens": []}).json == {"prompt": ""}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/tokenize", {}, "prompt"),
+        ("/tokenize", {"prompt": "a", "messages": HI}, "prompt"),
+        ("/tokenize", {"messages": []}, "prompt"),
+        ("/tokenize", {"prompt": 5}, "prompt"),
+        ("/tokenize", {"prompt": "a" * (MAX_MODEL_LEN * 128 + 1)}, "prompt"),
+        ("/tokenize", {"messages": [{"role": "user"}]}, "messages[0].content"),
+        ("/tokenize", {"messages": HI, "chat_template": "x"}, "chat_template"),
+        ("/detokenize", {}, "tokens"),
+        ("/detokenize", {"tokens": "a"}, "tokens"),
+        ("/detokenize", {"tokens": [256]}, "tokens"),
+        ("/detokenize", {"tokens": [-1]}, "tokens"),
+        ("/detokenize", {"tokens": [2**63]}, "tokens"),
+        ("/detokenize", {"tokens": [1.5]}, "tokens[0]"),
+    ],
+)
+def test_bad_bodies_are_refused_with_the_field(path: str, body: Any, param: str) -> None:
+    answer = ask(path, body)
+    assert (answer.status, answer.json["error"]["param"]) == (400, param)
