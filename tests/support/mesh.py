@@ -23,7 +23,9 @@ def routing_id_of(hello: Hello) -> bytes:
     return routing_id(EngineIdentity(hello.identity), hello.nonce)
 
 
-def request(request_id: str = "r", *, prompt: list[int] | None = None, max_tokens: int = 1, **fields: Any) -> EngineCoreRequest:
+def request(
+    request_id: str = "r", *, prompt: list[int] | None = None, max_tokens: int = 1, **fields: Any
+) -> EngineCoreRequest:
     return EngineCoreRequest(request_id, prompt or [1, 2, 3], SamplingParams(max_tokens=max_tokens), 0.0, **fields)
 
 

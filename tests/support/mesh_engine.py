@@ -1,8 +1,8 @@
-"""An engine process without a model: the real socket threads, and a busy loop that echoes. `python mesh_engine.py CONFIG`.
+"""An engine process without a model: the real socket threads and a busy loop that echoes. `mesh_engine.py CONFIG`.
 
-CONFIG is JSON: {"frontends": [...], "identity": ..., "epoch": [granted, start], "model": ...}. It answers an ADD of
-max_tokens n with n outputs of one token each: the prompt's tokens over and over.
-`serve` in one thread is what the tests import, for an engine that has to be looked into.
+CONFIG is JSON: {"frontends": […], "identity": …, "epoch": [granted, start], "model": …, "max_message_bytes": …}, of which
+all but the first two may be left out. An ADD of max_tokens n is answered with n outputs of one token each: the prompt's
+tokens over and over.
 """
 
 from __future__ import annotations
@@ -41,10 +41,6 @@ from roundhouse.transport.items import (
 )
 
 
-def hello(identity: str, *, epoch: tuple[int, int] = (1, 1), model: str = "echo") -> Hello:
-    return Hello(identity, epoch, b"", [1], model, "key", 16, 100, 2048, 64, 2**26)
-
-
 def echo(request: EngineCoreRequest) -> list[EngineCoreOutput]:
     """One output for each token. A prompt of one token k > 1000 brings prompt logprobs of k rows with it."""
     assert request.sampling_params is not None
@@ -69,6 +65,10 @@ def rows(count: int, salt: int) -> PromptLogprobs:
     return PromptLogprobs(ids, ids.astype(np.float32) / 3, ids[:, 0].copy())
 
 
+def pattern(length: int) -> bytes:
+    return (b"%d," % length * length)[:length]
+
+
 class EchoLoop:
     """A busy loop: takes input items until told to stop."""
 
@@ -78,7 +78,9 @@ class EchoLoop:
         self.status = BusyLoopStatus(load=SchedulerStats())
         self.backlog = Backlog()
         self.seen: list[InputItem] = []
-        greeting = hello(config["identity"], epoch=tuple(config.get("epoch", (1, 1))), model=config.get("model", "echo"))
+        granted, started = config.get("epoch", (1, 1))
+        model, limit = config.get("model", "echo"), config.get("max_message_bytes", 2**26)
+        greeting = Hello(config["identity"], (granted, started), b"", [1], model, "key", 16, 100, 2048, 64, limit)
         self.link = EngineLink(
             greeting, config["frontends"], self.input_queue, self.output_queue, self.status, backlog=self.backlog
         )
@@ -89,10 +91,6 @@ class EchoLoop:
             match item:
                 case "stop":
                     return
-                case "drain":
-                    self.output_queue.put(Drain("asked", 5.0))
-                case "crash":
-                    raise RuntimeError("a crash that was asked for")
                 case LinkFailed(message):
                     raise RuntimeError(message)
                 case Received(client_index, message):
@@ -112,6 +110,8 @@ class EchoLoop:
                 self._utility(client_index, UtilityOutput(call_id, result))
             case UtilityRequest(call_id, "too_big"):
                 self._utility(client_index, UtilityOutput(call_id, b"x" * 2**27))
+            case UtilityRequest(call_id, "echo_bytes", [length]):
+                self._utility(client_index, UtilityOutput(call_id, pattern(length)))
             case UtilityRequest(call_id, "drain"):
                 self.output_queue.put(Drain("asked", 5.0))
                 self._utility(client_index, UtilityOutput(call_id))

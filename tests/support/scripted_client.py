@@ -1,4 +1,4 @@
-"""`ScriptedClient`: an `EngineCoreClient` without engines. The test says what they send, and sees what they are sent."""
+"""`ScriptedClient`: an `EngineCoreClient` without engines. The test says what they send and sees what they are sent."""
 
 from __future__ import annotations
 
@@ -103,9 +103,7 @@ class ScriptedClient(EngineCoreClient):
 
     async def settle(self) -> None:
         """Returns when everything sent so far was handled and its consumers had their turn."""
-        while not self._queue.empty():
-            await asyncio.sleep(0)
-        for _ in range(8):
+        for _ in range(8 + 4 * self._queue.qsize()):
             await asyncio.sleep(0)
 
     async def add_request_async(self, request: EngineCoreRequest) -> None:

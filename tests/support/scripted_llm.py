@@ -148,6 +148,7 @@ class ScriptedLLM:
 
     async def _play(self, call: Call) -> AsyncGenerator[RequestOutput, None]:
         whole = {k: CompletionOutput(index=k, text="", token_ids=[]) for k in range(call.params.n)}
+        unfinished = set(whole)
         is_first = True
         for step in self.script(call):
             if isinstance(step, Exception):
@@ -157,14 +158,15 @@ class ScriptedLLM:
                 continue
             await asyncio.sleep(0)
             deltas = [_completion(call, delta) for delta in step]
+            unfinished -= {delta.index for delta in deltas if delta.finished}
+            if call.output_kind is RequestOutputKind.DELTA:
+                yield _request_output(call, deltas, not unfinished, is_first)
+                is_first = False
+                continue
             for delta in deltas:
                 _add(whole[delta.index], delta)
-            finished = all(choice.finished for choice in whole.values())
-            if call.output_kind is RequestOutputKind.DELTA:
-                yield _request_output(call, deltas, finished, is_first)
-                is_first = False
-            elif finished:
-                yield _request_output(call, list(whole.values()), finished, True)
+            if not unfinished:
+                yield _request_output(call, list(whole.values()), True, True)
 
 
 def _completion(call: Call, delta: Delta) -> CompletionOutput:

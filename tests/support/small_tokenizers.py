@@ -9,17 +9,42 @@ from roundhouse.model_store.model_config import DefaultSampling
 from roundhouse.model_store.token_bytes import TokenBytes
 from roundhouse.model_store.tokenizer import Tokenizer
 
-WORDS = ["Hello", " Hello", " world", " the", "the", "ABC", "DEF", "GHI", "J", "DEFGHIJ", "CDEF", "\n\n", ".", " ", "  "]
-PIECES = ["🙂".encode(), "🙂".encode()[:2], "🙂".encode()[2:], "é".encode() + b"\xe6", "語".encode()[1:], b"\xff", "\ufffd".encode()]
+WORDS = [
+    "Hello",
+    " Hello",
+    " world",
+    " the",
+    "the",
+    "ABC",
+    "DEF",
+    "GHI",
+    "J",
+    "DEFGHIJ",
+    "CDEF",
+    "\n\n",
+    ".",
+    " ",
+    "  ",
+]
+PIECES = [
+    "🙂".encode(),
+    "🙂".encode()[:2],
+    "🙂".encode()[2:],
+    "é".encode() + b"\xe6",
+    "語".encode()[1:],
+    b"\xff",
+    "\ufffd".encode(),
+]
 """Parts of characters, the end of one with the beginning of the next, and what is no character at all."""
 
 SPECIAL = ["<|begin|>", "<|end|>", "<|extra_end|>"]
 
 
 def byte_level(*, max_model_len: int = 128, padded: int = 3) -> Tokenizer:
-    """As of Llama 3, Qwen or SmolLM2: all 256 bytes, then `WORDS`, `PIECES` and `SPECIAL`; `padded` ids have no text."""
+    """As of Llama 3 or SmolLM2: all 256 bytes, then `WORDS`, `PIECES` and `SPECIAL`; `padded` ids have no text."""
     tokens = [*(bytes([byte]) for byte in range(256)), *(word.encode() for word in WORDS), *PIECES]
-    vocabulary = {"".join(_visible(byte) for byte in token): index for index, token in enumerate(dict.fromkeys(tokens))}
+    alphabet = _byte_alphabet()
+    vocabulary = {"".join(alphabet[byte] for byte in token): i for i, token in enumerate(dict.fromkeys(tokens))}
     backend = Backend(models.BPE(vocab=vocabulary, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -39,7 +64,7 @@ def byte_fallback(*, max_model_len: int = 128, padded: int = 3) -> Tokenizer:
 
 
 def ids_of(tokenizer: Tokenizer, *tokens: str | bytes) -> list[int]:
-    """The ids of tokens by what they add to a text; a word before the byte token of the same."""
+    """The ids of tokens by what they add to a text; of two that add the same, the word and not the byte."""
     by_bytes = {tokenizer.token_bytes(token_id): token_id for token_id in range(tokenizer.vocab_size)}
     return [by_bytes[token.encode() if isinstance(token, str) else token] for token in tokens]
 
@@ -64,8 +89,8 @@ def _wrap(backend: Backend, max_model_len: int, padded: int) -> Tokenizer:
     )
 
 
-def _visible(byte: int) -> str:
-    """GPT-2's stand-in for a byte, see `model_store.token_bytes`."""
-    from roundhouse.model_store.token_bytes import _ALPHABET
-
-    return next(char for char, value in _ALPHABET.items() if value == byte)
+def _byte_alphabet() -> list[str]:
+    """GPT-2's stand-ins by byte: visible Latin-1 characters stand for themselves, the others follow from U+0100."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    stand_ins = iter(range(0x100, 0x200))
+    return [chr(byte) if byte in visible else chr(next(stand_ins)) for byte in range(256)]

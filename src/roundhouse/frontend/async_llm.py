@@ -140,8 +140,9 @@ class AsyncLLM:
         output_kind: RequestOutputKind,
         options: RequestOptions,
     ) -> AsyncGenerator[RequestOutput, None]:
-        collector = await self.add_request(request_id, prompt, params, output_kind=output_kind, **options)
+        collector: RequestOutputCollector | None = None
         try:
+            collector = await self.add_request(request_id, prompt, params, output_kind=output_kind, **options)
             finished = False
             while not finished:
                 output = collector.get_nowait() or await collector.get()
@@ -204,7 +205,7 @@ class AsyncLLM:
             raise
         if self.output_processor.is_reserved(request_id, reservation):
             self.output_processor.add_request(request_id, parsed, children, arrival_s=arrival_s)
-            await self._send(request_id, children)
+            await self._send(request_id, children, reservation.collector)
         return reservation.collector
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
@@ -240,7 +241,9 @@ class AsyncLLM:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._tokenize_threads, self.input_processor.tokenize, parsed)
 
-    async def _send(self, request_id: str, children: list[EngineCoreRequest]) -> None:
+    async def _send(
+        self, request_id: str, children: list[EngineCoreRequest], collector: RequestOutputCollector
+    ) -> None:
         live = self.output_processor.request_states
         try:
             for child in children:
@@ -251,18 +254,19 @@ class AsyncLLM:
                     # It ended while it was on its way, and its abort may have been ahead of it.
                     await self.client.abort_requests_async([child.request_id])
         except RoundhouseError as error:
-            iteration = IterationStats()
-            sent = self.output_processor.fail_request(request_id, error, self._monotonic(), iteration)
-            self._record(iteration, None)
-            await self.client.abort_requests_async(sent)
+            if self.output_processor.is_collected_by(request_id, collector):
+                iteration = IterationStats()
+                sent = self.output_processor.fail_request(request_id, error, self._monotonic(), iteration)
+                self._record(iteration, None)
+                await self.client.abort_requests_async(sent)
             raise
         except BaseException:
-            await self.abort(request_id)
+            await self._abort_collected(request_id, collector)
             raise
 
-    async def _abort_collected(self, request_id: str, collector: RequestOutputCollector) -> None:
+    async def _abort_collected(self, request_id: str, collector: RequestOutputCollector | None) -> None:
         """Aborts the request that `collector` belongs to, not another one that has its id by now."""
-        if self.output_processor.is_collected_by(request_id, collector):
+        if collector is not None and self.output_processor.is_collected_by(request_id, collector):
             await self.abort(request_id)
 
     async def _handle_outputs(self) -> None:

@@ -89,7 +89,9 @@ class HoldBack:
         match = self._scanner.scan(searched) if searched else None
         if match is not None:
             return self._cut(match)
-        return self._show(self._num_chars if finished else self._num_chars - self._num_held_chars)
+        if finished:
+            return Shown(self._text, len(self._ends))
+        return self._show(self._num_chars - self._num_held_chars)
 
     def _show(self, end: int) -> Shown:
         """The text before the place `end`, and the tokens that are over by then."""
@@ -98,6 +100,8 @@ class HoldBack:
         self._num_shown_chars += num_new_chars
         num_tokens = 0
         while self._ends and self._ends[0] <= self._num_shown_chars:
+            if self._shown_end == self._ends[0] == self._num_shown_chars:
+                break  # a token without text begins a character, and belongs to what comes
             self._shown_end = self._ends.popleft()
             num_tokens += 1
         return Shown(text, num_tokens)

@@ -13,7 +13,6 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from typing import Any
 
 from roundhouse.clock import Clock, monotonic
@@ -22,6 +21,8 @@ from roundhouse.frontend.core_client import EngineCoreClient, EngineView
 from roundhouse.frontend.engine_set import Effect, EngineSet, Lost, Refuse, Welcome
 from roundhouse.frontend.live_requests import LiveRequests
 from roundhouse.frontend.membership import Member
+from roundhouse.frontend.outputs_queue import OutputsQueue
+from roundhouse.frontend.utility_calls import Answer, UtilityCalls
 from roundhouse.protocol.errors import (
     DuplicateRequestId,
     EngineDeadError,
@@ -48,12 +49,12 @@ from roundhouse.protocol.messages import (
     EngineCoreRequest,
     Hello,
     Pong,
-    UtilityOutput,
     UtilityRequest,
 )
 from roundhouse.transport.frontend_link import FrontendLink, SendResult
 from roundhouse.transport.malformed import MalformedCounter
 from roundhouse.transport.socket_reader import Frames
+from roundhouse.transport.sockets import Socket
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +73,11 @@ GONE_GRACE_S = 0.01
 
 @dataclass(slots=True)
 class Counters:
-    """Since the client was made; they never fall."""
+    """Since the client was made; they never fall.
+
+    num_late_outputs: for requests that are not live any more, or not with that engine.
+    num_late_messages: whole messages of sessions that are over.
+    """
 
     num_admitted: int = 0
     num_refused: int = 0
@@ -80,23 +85,15 @@ class Counters:
     num_requests_lost: int = 0
     num_malformed: int = 0
     num_late_outputs: int = 0
-    """Outputs of requests that are not live any more, or not with that engine."""
     num_late_messages: int = 0
-    """Whole messages of sessions that are over."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    outputs: EngineCoreOutputs
-    member: Member | None
-    nbytes: int
 
 
 class AsyncMPClient(EngineCoreClient):
     """Listens on `address` at once (`transport.address`), reads from `start` on, or from the first call of a coroutine.
 
     expected_model: engines with another model name are refused; None takes the first engine's.
-    frontends: addresses of all known frontends, passed on to engines. Raises `ConfigError` when it cannot listen.
+    insecure_mesh: see `FrontendLink`. frontends: addresses of all known frontends, passed on to engines.
+    Raises `ConfigError` when it cannot listen.
     """
 
     def __init__(
@@ -107,35 +104,33 @@ class AsyncMPClient(EngineCoreClient):
         insecure_mesh: bool = False,
         frontends: Sequence[str] = (),
         clock: Clock = monotonic,
+        make_link: Callable[..., FrontendLink] = FrontendLink,
     ) -> None:
-        self.link = FrontendLink(address, insecure_mesh=insecure_mesh)
+        self.link = make_link(address, insecure_mesh=insecure_mesh)
         self.instance = secrets.token_hex(8)
         self.counters = Counters()
-        self.outputs_queue: asyncio.Queue[_Waiting | Exception] = asyncio.Queue()
+        self.outputs_queue = OutputsQueue()
         self._engines = EngineSet(self.instance, model=expected_model, frontends=frontends)
         self._live = LiveRequests()
+        self._calls = UtilityCalls()
         self._clock = clock
         self._encoder = FrameEncoder(FRONTEND_TYPES)
         self._decoder = FrameDecoder(ENGINE_TYPES)
         self._malformed = MalformedCounter()
-        self._bytes_waiting: dict[int, int] = {}
-        self._calls: dict[int, tuple[Member, asyncio.Future[UtilityOutput]]] = {}
-        self._call_ids = count(1)
         self._turn = 0
         self._ticks = 0
         self._tick_due = 0.0
-        self._changed: asyncio.Event = asyncio.Event()
+        self._changed = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failure: Exception | None = None
-        self._is_closed = False
 
     @property
-    def input_socket(self) -> Any:
+    def input_socket(self) -> Socket:
         """The ROUTER."""
         return self.link.input_socket
 
     @property
-    def output_socket(self) -> Any:
+    def output_socket(self) -> Socket:
         """The PULL."""
         return self.link.output_socket
 
@@ -143,8 +138,6 @@ class AsyncMPClient(EngineCoreClient):
         """Reads in the running event loop from here on. Idempotent. Raises what ended the client."""
         if self._failure is not None:
             raise self._failure
-        if self._is_closed:
-            raise ShuttingDown("the client is closed")
         if self._loop is not None:
             return
         self._loop = asyncio.get_running_loop()
@@ -167,7 +160,7 @@ class AsyncMPClient(EngineCoreClient):
                 return
 
     async def abort_requests_async(self, request_ids: list[str]) -> None:
-        if self._loop is None or self._is_closed:
+        if self._loop is None or self._failure is not None:
             return
         for member, held in self._live.remove(request_ids):
             self._send_control(member, AbortRequests(held))
@@ -175,13 +168,7 @@ class AsyncMPClient(EngineCoreClient):
     async def get_output_async(self) -> EngineCoreOutputs:
         if self.outputs_queue.empty():
             self.start()
-        item = await self.outputs_queue.get()
-        if isinstance(item, Exception):
-            self.outputs_queue.put_nowait(item)
-            raise item
-        if item.member is not None:
-            self._count_waiting(item.member, -item.nbytes)
-        return item.outputs
+        return await self.outputs_queue.get()
 
     async def call_utility_async(self, method: str, *args: Any, engine_index: int | None = None) -> list[Any]:
         """Raises `NoEngine`, `EngineDeadError` when one is lost meanwhile, `EngineGenerateError` when one fails."""
@@ -189,12 +176,7 @@ class AsyncMPClient(EngineCoreClient):
         members = [m for m in self._engines.members() if engine_index is None or m.engine_index == engine_index]
         if not members:
             raise NoEngine("no engine is admitted" if engine_index is None else f"engine {engine_index} is not here")
-        call_ids = [self._call(member, method, args) for member in members]
-        try:
-            answers = await asyncio.gather(*(self._calls[call_id][1] for call_id in call_ids))
-        finally:
-            for call_id in call_ids:
-                self._calls.pop(call_id, None)
+        answers = await asyncio.gather(*(self._call(member, method, args) for member in members))
         for answer in answers:
             if answer.failure_message is not None:
                 raise EngineGenerateError(answer.failure_message)
@@ -224,18 +206,11 @@ class AsyncMPClient(EngineCoreClient):
         return takers[0].hello
 
     def shutdown(self) -> None:
-        if self._is_closed:
-            return
-        self._is_closed = True
-        for _, future in self._calls.values():
-            if not future.done():
-                future.set_exception(ShuttingDown("the client was closed"))
         self.link.close()
-        self.outputs_queue.put_nowait(ShuttingDown("the client was closed"))
-        self._changed.set()
+        self._end(ShuttingDown("the client was closed"))
 
     def process_outputs_socket(self, frames: Frames) -> None:
-        """One message of the PULL, called by the link's reader."""
+        """One message of the PULL; the link's reader calls it."""
         now = self._clock()
         try:
             message = self._decoder.decode(frames)
@@ -283,14 +258,11 @@ class AsyncMPClient(EngineCoreClient):
             self._obey(effects)
             return
         if outputs.utility_output is not None:
-            called = self._calls.get(outputs.utility_output.call_id)
-            if called is not None and called[0] is member and not called[1].done():
-                called[1].set_result(outputs.utility_output)
+            self._calls.answer(member, outputs.utility_output)
             return
         fresh, num_late = self._live.accept(member, outputs)
         self.counters.num_late_outputs += num_late
-        self.outputs_queue.put_nowait(_Waiting(fresh, member, nbytes))
-        waiting = self._count_waiting(member, nbytes)
+        waiting = self.outputs_queue.put(fresh, member.session_id, nbytes)
         if waiting > MAX_BYTES_WAITING_PER_PEER:
             self._obey(self._engines.lose(member, f"{waiting} bytes of it wait for the output handler"))
 
@@ -312,19 +284,15 @@ class AsyncMPClient(EngineCoreClient):
     def _end_requests_of(self, member: Member, reason: str) -> None:
         logger.warning("engine %s is lost: %s", member.hello.identity, reason)
         self.counters.num_lost += 1
-        self._bytes_waiting.pop(member.session_id, None)
-        for called, future in self._calls.values():
-            if called is member and not future.done():
-                future.set_exception(EngineDeadError(f"engine {member.hello.identity} is lost: {reason}"))
+        self._calls.fail(EngineDeadError(f"engine {member.hello.identity} is lost: {reason}"), member)
         outputs = self._live.end_all_of(member, reason)
         if outputs is not None:
             self.counters.num_requests_lost += len(outputs.outputs)
-            self.outputs_queue.put_nowait(_Waiting(outputs, None, 0))
+            self.outputs_queue.put(outputs)
 
     def _choose(self, data_parallel_rank: int | None) -> Member:
-        takers = self._engines.takers()
         self._turn += 1
-        loads = [_load_of(member) for member in takers]
+        loads = [_load_of(member) for member in self._engines.takers()]
         session_id = choose(loads, data_parallel_rank=data_parallel_rank, turn=self._turn)
         member = None if session_id is None else self._engines.get(session_id)
         if member is None:
@@ -332,28 +300,25 @@ class AsyncMPClient(EngineCoreClient):
             raise NoEngine(f"{which} takes requests now")
         return member
 
-    def _call(self, member: Member, method: str, args: tuple[Any, ...]) -> int:
-        assert self._loop is not None
-        call_id = next(self._call_ids)
-        future: asyncio.Future[UtilityOutput] = self._loop.create_future()
-        self._calls[call_id] = (member, future)
-        if not self._send_control(member, UtilityRequest(call_id, method, list(args))) and not future.done():
-            future.set_exception(EngineDeadError(f"engine {member.hello.identity} is lost"))
-        return call_id
+    def _call(self, member: Member, method: str, args: tuple[Any, ...]) -> Answer:
+        call_id, answer = self._calls.open(member)
+        if not self._send_control(member, UtilityRequest(call_id, method, list(args))) and not answer.done():
+            answer.set_exception(EngineDeadError(f"engine {member.hello.identity} is lost"))
+        return answer
 
     def _send_control(self, member: Member, message: FrontendMessage) -> bool:
-        """False when `member` is lost by it, or was. Raises `MessageTooLarge`; then nothing was sent."""
+        """False when nothing can be sent to `member`. Raises `MessageTooLarge`; then nothing was sent."""
         if not member.is_alive or member.is_unreachable:
             return False
         frames = self._encoder.encode(message, max_bytes=member.max_message_bytes)
         member.count_control_frame()
-        return self._deliver(member, self.link.send(member.routing_id, frames))
+        return self._judge_send(member, self.link.send(member.routing_id, frames))
 
     def _ping(self, member: Member) -> None:
         ping = self._encoder.encode(member.next_ping(self.instance))
-        self._deliver(member, self.link.send(member.routing_id, ping))
+        self._judge_send(member, self.link.send(member.routing_id, ping))
 
-    def _deliver(self, member: Member, result: SendResult) -> bool:
+    def _judge_send(self, member: Member, result: SendResult) -> bool:
         if result is SendResult.SENT:
             return True
         if not member.is_unreachable:
@@ -363,12 +328,11 @@ class AsyncMPClient(EngineCoreClient):
 
     def _bury(self, member: Member, reason: str) -> None:
         self.link.drain()
-        self._obey(self._engines.lose(member, reason, tell=False))
+        self._obey(self._engines.lose(member, reason))
 
     def _probe(self) -> None:
         """Some connection ended: a ping to each engine finds out whose."""
         self._ping_all()
-        assert self._loop is not None
         for delay_s in PROBE_AGAIN_S:
             self._later(delay_s, self._ping_all)
 
@@ -396,9 +360,10 @@ class AsyncMPClient(EngineCoreClient):
 
     def _later(self, delay_s: float, callback: Callable[[], None]) -> None:
         def call() -> None:
+            if self._failure is not None:
+                return
             try:
-                if not self._is_closed:
-                    callback()
+                callback()
             except Exception as error:
                 self._fail(error)
 
@@ -408,16 +373,15 @@ class AsyncMPClient(EngineCoreClient):
     def _fail(self, error: Exception) -> None:
         """An error of our own: nothing more will come."""
         logger.error("the client's reader failed", exc_info=error)
-        self._failure = error
-        self.outputs_queue.put_nowait(error)
-        self._changed.set()
+        self._end(EngineDeadError(f"the client's reader failed: {error!r}"))
 
-    def _count_waiting(self, member: Member, nbytes: int) -> int:
-        if not member.is_alive:
-            return 0
-        waiting = self._bytes_waiting.get(member.session_id, 0) + nbytes
-        self._bytes_waiting[member.session_id] = waiting
-        return waiting
+    def _end(self, error: EngineDeadError | ShuttingDown) -> None:
+        if self._failure is not None:
+            return
+        self._failure = error
+        self._calls.fail(error)
+        self.outputs_queue.put_error(error)
+        self._changed.set()
 
     def _count_malformed(self, error: Exception, peer: str, now: float) -> None:
         self.counters.num_malformed += 1

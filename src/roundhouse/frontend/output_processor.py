@@ -129,9 +129,8 @@ class OutputProcessor:
     def fail_request(
         self, external_id: str, error: RoundhouseError, now: float, iteration: IterationStats
     ) -> list[str]:
-        """Its caller gets `error`. Returns the ids to abort in the engines; none when it is not live."""
-        parent = self.parents.get(external_id)
-        return [] if parent is None else self._fail(parent, error, now, iteration)
+        """The caller of a live request gets `error`. Returns the ids to abort in the engines."""
+        return self._fail(self.parents[external_id], error, now, iteration)
 
     def fail_all(self, error: RoundhouseError, now: float, iteration: IterationStats) -> list[str]:
         """Every caller gets `error`. Returns the ids to abort in the engines."""

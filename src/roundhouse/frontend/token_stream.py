@@ -152,6 +152,8 @@ class TokenStream:
 
 def pending_bytes(data: bytes) -> bytes:
     """The beginning of a character at the end of `data` that more bytes could complete."""
+    if not data or data[-1] < 0x80:
+        return b""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     decoder.decode(data)
     return decoder.getstate()[0]

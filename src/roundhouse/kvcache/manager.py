@@ -101,7 +101,7 @@ class KVCacheManager:
         return [block.block_id for block in self._tables[request_id].blocks]
 
     def cache_blocks(self, request_id: str, block_hashes: Sequence[BlockHash], num_computed_tokens: int) -> None:
-        """Lets others find the request's blocks that `num_computed_tokens` fill; `block_hashes` covers these or more."""
+        """Lets others find the request's blocks that `num_computed_tokens` fill; `block_hashes` has at least those."""
         if not self.enable_prefix_caching:
             return
         table = self._tables[request_id]

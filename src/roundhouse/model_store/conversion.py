@@ -25,7 +25,7 @@ def run_converter(kind: str, source: Path, folder: Path, *, lock_fd: int, report
 
     The process inherits `lock_fd`: should we be killed, the lock stays taken until it has noticed and left.
     """
-    command = [sys.executable, "-m", "roundhouse.model_store.convert", kind, str(source), str(folder)]
+    command = [sys.executable, "-P", "-m", "roundhouse.model_store.convert", kind, str(source), str(folder)]
     # Beside the folder, which can be written: a pod may have no /tmp.
     with tempfile.TemporaryFile(dir=folder.parent) as log:
         process = subprocess.Popen(

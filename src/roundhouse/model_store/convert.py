@@ -1,9 +1,9 @@
 """`python -P -m roundhouse.model_store.convert {gguf,tokenizer} SOURCE FOLDER`.
 
 The only module here that knows torch, transformers and gguf, and a process of its own: nobody who asks for a conversion
-gets to hold torch. It writes into FOLDER, which
-`cache.build_once` made, and speaks JSON lines on standard output: {"stage", "done", "total"} while it works and
-{"error", "message"} (a code of `model_store.errors`) before it exits with 1. `conversion` is the other end.
+gets to hold torch. It writes into FOLDER, which `cache.build_once` made, and speaks JSON lines on standard output:
+{"stage", "done", "total"} while it works and {"error", "message"} (a code of `model_store.errors`) before it exits
+with 1. `conversion` is the other end.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def convert_gguf(source: Path, folder: Path, emit: Emit) -> None:
 
     Weights become bfloat16. Float32 would be exact but twice the bytes to load at each start, float16 closer but
     without the range that larger models' activations need. Measured on SmolLM2's Q4_1: no weight moves by more than
-    0.39 % or 0.0137 (the largest is 9.25), 0.14 % root mean square, and greedy answers are those of the exact weights.
+    0.39 % or 0.0137 (the largest is 9.25), 0.14 % root mean square; of six greedy answers of up to 32 tokens five are
+    those of the exact weights.
     """
     gguf = read_gguf(source)
     if gguf.metadata.get("split.count", 0) > 1:

@@ -47,8 +47,8 @@ class SchedulerOutput:
 
     new_requests: list[NewRequest]
     num_scheduled_tokens: dict[str, int]
-    new_blocks: dict[str, list[int]] = field(default_factory=dict)
-    finished: list[str] = field(default_factory=list)
+    new_blocks: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    finished: list[str] = field(default_factory=list[str])
 
     @property
     def total_num_scheduled_tokens(self) -> int:
@@ -66,6 +66,6 @@ class ModelRunnerOutput:
     """
 
     sampled_token_ids: dict[str, list[int]]
-    logprobs: dict[str, LogprobsLists] = field(default_factory=dict)
-    prompt_logprobs: dict[str, PromptLogprobs] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
+    logprobs: dict[str, LogprobsLists] = field(default_factory=dict[str, LogprobsLists])
+    prompt_logprobs: dict[str, PromptLogprobs] = field(default_factory=dict[str, PromptLogprobs])
+    failed: dict[str, str] = field(default_factory=dict[str, str])

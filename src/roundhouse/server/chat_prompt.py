@@ -40,7 +40,7 @@ async def render_prompt(state: ServerState, body: ChatPromptBody) -> str:
         raise InvalidRequest(
             "continue_final_message needs add_generation_prompt to be false", param="continue_final_message"
         )
-    kwargs = _checked_kwargs(state, body.chat_template_kwargs or {})
+    kwargs = _checked_kwargs(state, body)
     if body.reasoning_effort is not None:
         kwargs["reasoning_effort"] = body.reasoning_effort
 
@@ -147,10 +147,11 @@ def _checked_call(path: str, call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": call.type, "function": {"name": call.function.name, "arguments": arguments}}
 
 
-def _checked_kwargs(state: ServerState, kwargs: dict[str, Any]) -> dict[str, Any]:
+def _checked_kwargs(state: ServerState, body: ChatPromptBody) -> dict[str, Any]:
+    kwargs = body.chat_template_kwargs
     if not kwargs:
         return {}
-    known = state.chat_template.variables() - _NOT_FOR_REQUESTS
+    known = state.chat_template.variables(tools=body.tools) - _NOT_FOR_REQUESTS
     for name, value in kwargs.items():
         if name not in known:
             raise InvalidRequest(

@@ -96,4 +96,8 @@ async def _on_disconnect(request: Request, error: Exception) -> Response:
 
 
 async def _on_unexpected(request: Request, error: Exception) -> Response:
-    return _json(500, error_json_of(error), {"x-should-retry": "false"})
+    headers = {"x-should-retry": "false"}
+    # This handler stands outside of the middleware that adds the id to every other answer.
+    if request_id := request.scope.get("state", {}).get("request_id"):
+        headers["x-request-id"] = request_id
+    return _json(500, error_json_of(error), headers)

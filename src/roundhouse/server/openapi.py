@@ -23,6 +23,12 @@ def add_schemas(app: FastAPI, bodies: tuple[type[msgspec.Struct], ...]) -> None:
     def openapi() -> dict[str, Any]:
         document = make_document()
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
+        # FastAPI's own refusal of a parameter; no route of ours has one that it could refuse.
+        for name in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(name, None)
+        for operations in document["paths"].values():
+            for operation in operations.values():
+                operation["responses"].pop("422", None)
         schemas.update(msgspec.json.schema_components(bodies, ref_template=_REF_TEMPLATE)[1])
         return document
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import msgspec
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 
 from roundhouse.protocol.errors import InvalidRequest
 from roundhouse.server.body import read_body
@@ -27,7 +26,7 @@ def tokenize_routes(state: ServerState, settings: ServerSettings) -> APIRouter:
     router = APIRouter(tags=["tokenize"])
 
     @router.post("/tokenize", openapi_extra=request_body(TokenizeBody))
-    async def tokenize(request: Request) -> dict[str, Any]:
+    async def tokenize(request: Request) -> Response:
         """The token ids of a text, or of messages as the model's chat template writes them."""
         raw = await read_body(request, settings.max_body_bytes)
         body = decode(_tokenize_decoder, raw)
@@ -39,25 +38,32 @@ def tokenize_routes(state: ServerState, settings: ServerSettings) -> APIRouter:
         check_text_fits(state, len(text), param="messages" if body.prompt is None else "prompt")
         # A template writes the special tokens itself.
         adds_special = body.prompt is not None if body.add_special_tokens is None else body.add_special_tokens
-        token_ids = await asyncio.to_thread(state.tokenizer.encode, text, adds_special)
-        return {
-            "count": len(token_ids),
-            "max_model_len": state.llm.max_model_len,
-            "tokens": token_ids,
-            "token_strs": [state.tokenizer.token_to_str(i) for i in token_ids] if body.return_token_strs else None,
-        }
+        answer = await asyncio.to_thread(_tokenize, state, text, adds_special, bool(body.return_token_strs))
+        return Response(answer, media_type="application/json")
 
     @router.post("/detokenize", openapi_extra=request_body(DetokenizeBody))
     async def detokenize(request: Request) -> dict[str, str]:
         """The text of token ids, special tokens included."""
         body = decode(_detokenize_decoder, await read_body(request, settings.max_body_bytes))
         served_model(settings, body.model)
-        for token_id in body.tokens:
-            if not 0 <= token_id < state.tokenizer.vocab_size:
-                raise InvalidRequest(
-                    f"tokens: token id {token_id} is outside the vocabulary of {state.tokenizer.vocab_size}",
-                    param="tokens",
-                )
-        return {"prompt": state.tokenizer.decode(body.tokens, skip_special_tokens=False)}
+        size = state.tokenizer.vocab_size
+        for token_id in (min(body.tokens, default=0), max(body.tokens, default=0)):
+            if not 0 <= token_id < size:
+                raise InvalidRequest(f"tokens: token id {token_id} is outside the vocabulary of {size}", param="tokens")
+        text = await asyncio.to_thread(state.tokenizer.decode, body.tokens, skip_special_tokens=False)
+        return {"prompt": text}
 
     return router
+
+
+def _tokenize(state: ServerState, text: str, add_special_tokens: bool, with_strs: bool) -> bytes:
+    """The answer's JSON; off the event loop, since a text may be long."""
+    token_ids = state.tokenizer.encode(text, add_special_tokens)
+    return msgspec.json.encode(
+        {
+            "count": len(token_ids),
+            "max_model_len": state.llm.max_model_len,
+            "tokens": token_ids,
+            "token_strs": [state.tokenizer.token_to_str(token_id) for token_id in token_ids] if with_strs else None,
+        }
+    )

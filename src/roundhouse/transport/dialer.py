@@ -38,8 +38,10 @@ class Dialer:
 
     def set_source(self, source: TcpAddress | int | str, addresses: Iterable[FrontendAddress], now: float) -> None:
         """`source` names `addresses` and no others from now on. New ones are due at once."""
-        wanted = set(addresses)
-        for address in wanted - self._targets.keys():
+        wanted = list(addresses)
+        for address in wanted:
+            if address in self._targets:
+                continue
             self._targets[address] = _Target(
                 Backoff(self._random, first_s=FIRST_S, longest_s=LONGEST_S),
                 Backoff(self._random, first_s=LONGEST_S, longest_s=REFUSED_LONGEST_S),
@@ -54,7 +56,7 @@ class Dialer:
 
     def due(self, now: float) -> list[FrontendAddress]:
         """Targets to open a session with now; each counts as held from here on."""
-        held = {target.instance for target in self._targets.values() if target.is_held and target.instance}
+        held = {target.instance for target in self._targets.values() if target.is_held} - {None}
         opened: list[FrontendAddress] = []
         for address, target in self._targets.items():
             if target.is_held or target.due > now:
@@ -64,6 +66,8 @@ class Dialer:
                 target.due = now + LONGEST_S
                 continue
             target.is_held = True
+            if target.instance is not None:
+                held.add(target.instance)
             opened.append(address)
         return opened
 

@@ -28,7 +28,9 @@ def test_deltas_of_a_slow_consumer_are_added_by_choice():
     collector.put(request_output(CompletionOutput(0, "a", [1], -0.5, [position(1)]), prompt_logprobs=[None]))
     collector.put(request_output(CompletionOutput(1, "x", [7])))
     collector.put(
-        request_output(CompletionOutput(0, "b", [2, 3], -1.5, [position(2), position(3)], "stop", "z"), num_cached_tokens=4)
+        request_output(
+            CompletionOutput(0, "b", [2, 3], -1.5, [position(2), position(3)], "stop", "z"), num_cached_tokens=4
+        )
     )
     collector.put(request_output(CompletionOutput(1, "", [], None, None, "length"), finished=True))
     assert collector.get_nowait() == request_output(

@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.small_tokenizers import byte_level, ids_of
 
 from roundhouse.frontend.detokenizer import Detokenizer, Shown
 from roundhouse.protocol.sampling import SamplingParams
-from tests.support.small_tokenizers import byte_level, ids_of
 
 TOKENIZER = byte_level()
 UNITS = [*([unit] for unit in ids_of(TOKENIZER, "ABC", "DEF", "GHI", "J", "DEFGHIJ", "CDEF", " ", "a", "🙂"))]
@@ -40,7 +40,11 @@ def num_tokens_of(shown):
 
 
 def test_without_stop_strings_every_token_is_shown_at_once():
-    assert run(ids_of(TOKENIZER, "Hello", b"\xf0\x9f", b"\x99\x82")) == [Shown("Hello", 1), Shown("", 1), Shown("🙂", 1)]
+    assert run(ids_of(TOKENIZER, "Hello", b"\xf0\x9f", b"\x99\x82")) == [
+        Shown("Hello", 1),
+        Shown("", 1),
+        Shown("🙂", 1),
+    ]
 
 
 def test_a_stop_string_never_leaks_and_takes_its_tokens_along():
@@ -107,8 +111,9 @@ def test_text_and_tokens_belong_together_however_they_arrive(units, stop, includ
 def test_an_update_costs_the_same_however_long_the_text_is():
     """The state holds no more than a stop string can still need."""
     detokenizer = Detokenizer(TOKENIZER, [], SamplingParams(stop=["DEFGHIJ"], max_tokens=None))
+    token_ids = ids_of(TOKENIZER, "ABC")
     for _ in range(5000):
-        detokenizer.update(ids_of(TOKENIZER, "ABC"))
+        detokenizer.update(token_ids)
     hold_back = detokenizer._hold_back
     assert hold_back is not None
     assert len(hold_back._text) <= 6

@@ -1,11 +1,11 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.mesh import admit, hello, routing_id_of
 
 from roundhouse.frontend.engine_set import EngineSet, Lost, Refuse, Welcome
 from roundhouse.frontend.membership import STALLED_S, MembershipState
 from roundhouse.protocol.messages import Admitted, Died, Draining, EngineCoreOutputs, Pong, Refused, SchedulerStats
-from tests.support.mesh import admit, hello, routing_id_of
 
 
 def new_set(**options: object) -> EngineSet:
@@ -161,7 +161,9 @@ def test_a_late_timer_restarts_all_deadlines() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 3), st.booleans()), max_size=30))
 @settings(max_examples=100)
-def test_one_live_session_per_identity_and_never_a_lower_epoch_over_a_higher(steps: list[tuple[str, int, bool]]) -> None:
+def test_one_live_session_per_identity_and_never_a_lower_epoch_over_a_higher(
+    steps: list[tuple[str, int, bool]],
+) -> None:
     engines = new_set()
     for number, (name, granted, loses) in enumerate(steps):
         held = {member.hello.identity: member for member in engines.members()}

@@ -1,9 +1,9 @@
 import numpy as np
+from tests.support.small_tokenizers import byte_fallback, byte_level, ids_of
 
 from roundhouse.frontend.logprobs import LogprobsProcessor
 from roundhouse.frontend.outputs import PositionLogprobs, TokenLogprob
 from roundhouse.protocol.messages import LogprobsLists, PromptLogprobs
-from tests.support.small_tokenizers import byte_fallback, byte_level, ids_of
 
 TOKENIZER = byte_level()
 HELLO, WORLD, DOT = ids_of(TOKENIZER, "Hello", " world", ".")
@@ -55,7 +55,5 @@ def test_a_prompt_has_none_for_its_first_token():
     )
     assert LogprobsProcessor(TOKENIZER).prompt_positions(prompt, HELLO) == [
         None,
-        PositionLogprobs(
-            TokenLogprob(WORLD, " world", b" world", -2.0, 3), [TokenLogprob(DOT, ".", b".", -0.5, 1)]
-        ),
+        PositionLogprobs(TokenLogprob(WORLD, " world", b" world", -2.0, 3), [TokenLogprob(DOT, ".", b".", -0.5, 1)]),
     ]

@@ -3,16 +3,17 @@
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.support.small_tokenizers import byte_fallback, byte_level, ids_of
 
 from roundhouse.frontend.token_stream import MAX_HELD_TOKENS, TokenStream, pending_bytes
-from tests.support.small_tokenizers import byte_fallback, byte_level, ids_of
 
 BYTE_LEVEL = byte_level()
 BYTE_FALLBACK = byte_fallback()
 
 any_ids = st.lists(st.integers(0, BYTE_LEVEL.vocab_size - 1), max_size=60)
 torn_ids = st.lists(
-    st.sampled_from(ids_of(BYTE_LEVEL, b"\xf0", b"\x9f", b"\x99", b"\x82", b"\xff", b"a", b"\xe8", b"\x9e")), max_size=60
+    st.sampled_from(ids_of(BYTE_LEVEL, b"\xf0", b"\x9f", b"\x99", b"\x82", b"\xff", b"a", b"\xe8", b"\x9e")),
+    max_size=60,
 )
 text_ids = st.lists(
     st.sampled_from(ids_of(BYTE_FALLBACK, "Hello", " Hello", " the", " ", "  ", "é", "a", ".", "<|begin|>", "<|end|>")),
@@ -66,7 +67,13 @@ def test_a_character_that_is_cut_off_never_comes(text, cut):
 
 
 def test_a_character_comes_whole_with_its_last_byte():
-    assert streamed(BYTE_LEVEL, [], ids_of(BYTE_LEVEL, *(bytes([byte]) for byte in "🙂".encode()))) == ["", "", "", "🙂", ""]
+    assert streamed(BYTE_LEVEL, [], ids_of(BYTE_LEVEL, *(bytes([byte]) for byte in "🙂".encode()))) == [
+        "",
+        "",
+        "",
+        "🙂",
+        "",
+    ]
 
 
 def test_the_outputs_get_a_character_that_the_prompt_began():
@@ -80,7 +87,12 @@ def test_a_replacement_character_that_the_model_made_is_text():
 
 def test_byte_tokens_that_are_no_character_do_not_end_the_stream():
     """The library's stream raises for these: the fourth byte takes back the € before it."""
-    ids = ids_of(BYTE_FALLBACK, "Hello") + [1 + byte for byte in "€".encode()] + [1 + 0xFF] + ids_of(BYTE_FALLBACK, "a", " the")
+    ids = (
+        ids_of(BYTE_FALLBACK, "Hello")
+        + [1 + byte for byte in "€".encode()]
+        + [1 + 0xFF]
+        + ids_of(BYTE_FALLBACK, "a", " the")
+    )
     assert "".join(streamed(BYTE_FALLBACK, [], ids)) == "Hello€\ufffda the"
 
 
@@ -102,7 +114,9 @@ def test_special_tokens_are_text_when_asked_for():
 @pytest.mark.parametrize("bad", [-1, BYTE_LEVEL.vocab_size, 2**40])
 def test_an_id_without_text_is_logged_and_gives_none(bad, caplog):
     stream = TokenStream(BYTE_LEVEL, [])
-    assert [stream.step(token_id) for token_id in [*ids_of(BYTE_LEVEL, "Hello"), bad, *ids_of(BYTE_LEVEL, " world")]] == [
+    assert [
+        stream.step(token_id) for token_id in [*ids_of(BYTE_LEVEL, "Hello"), bad, *ids_of(BYTE_LEVEL, " world")]
+    ] == [
         "Hello",
         "",
         " world",

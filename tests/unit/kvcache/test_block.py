@@ -11,7 +11,7 @@ def ids(free_list: FreeList) -> list[int]:
     return [block.block_id for block in free_list]
 
 
-def test_leaves_from_the_front_and_joins_at_both_ends():
+def test_leaves_from_the_front_and_joins_at_both_ends() -> None:
     free_list = FreeList()
     blocks = [Block(block_id) for block_id in range(4)]
     for block in blocks[:3]:
@@ -24,7 +24,7 @@ def test_leaves_from_the_front_and_joins_at_both_ends():
     assert len(free_list) == 2
 
 
-def test_a_block_that_left_has_no_links():
+def test_a_block_that_left_has_no_links() -> None:
     free_list = FreeList()
     block = Block(7)
     free_list.push_back(block)
@@ -32,7 +32,7 @@ def test_a_block_that_left_has_no_links():
     assert (block.previous, block.next, len(free_list)) == (None, None, 0)
 
 
-def test_misuse_is_caught():
+def test_misuse_is_caught() -> None:
     free_list = FreeList()
     with pytest.raises(AssertionError, match="empty"):
         free_list.pop_front()
@@ -46,7 +46,7 @@ def test_misuse_is_caught():
 
 
 @given(st.lists(st.tuples(st.sampled_from(["front", "back", "pop", "remove"]), st.integers(0, 9)), max_size=60))
-def test_behaves_as_a_list(operations: list[tuple[str, int]]):
+def test_behaves_as_a_list(operations: list[tuple[str, int]]) -> None:
     blocks = [Block(block_id) for block_id in range(10)]
     free_list, model = FreeList(), list[int]()
     for operation, block_id in operations:

@@ -13,7 +13,7 @@ def free_ids(pool: BlockPool) -> list[int]:
     return [block.block_id for block in pool.free_list]
 
 
-def test_the_null_block_is_never_given_out():
+def test_the_null_block_is_never_given_out() -> None:
     pool = BlockPool(4)
     assert (pool.num_usable_blocks, pool.num_free_blocks) == (3, 3)
     assert NULL_BLOCK_ID not in [block.block_id for block in pool.allocate(3)]
@@ -21,7 +21,7 @@ def test_the_null_block_is_never_given_out():
         pool.allocate(1)
 
 
-def test_frees_the_tail_first_and_keeps_cached_blocks_longest():
+def test_frees_the_tail_first_and_keeps_cached_blocks_longest() -> None:
     pool = BlockPool(6)
     one, two, three = pool.allocate(3)
     pool.cache(one, HASH)
@@ -31,13 +31,13 @@ def test_frees_the_tail_first_and_keeps_cached_blocks_longest():
     assert free_ids(pool) == [3, 4, 5, 2, 1]
 
 
-def test_blocks_without_a_hash_go_to_the_front_in_order():
+def test_blocks_without_a_hash_go_to_the_front_in_order() -> None:
     pool = BlockPool(6)
     pool.free(pool.allocate(3))
     assert free_ids(pool) == [1, 2, 3, 4, 5]
 
 
-def test_a_freed_block_is_found_until_it_is_given_out_again():
+def test_a_freed_block_is_found_until_it_is_given_out_again() -> None:
     pool = BlockPool(3)
     (block,) = pool.allocate(1)
     pool.cache(block, HASH)
@@ -49,7 +49,7 @@ def test_a_freed_block_is_found_until_it_is_given_out_again():
     assert (pool.find(HASH), block.block_hash, pool.blocks_by_hash) == (None, None, {})
 
 
-def test_sharing_takes_a_free_block_out_of_the_middle():
+def test_sharing_takes_a_free_block_out_of_the_middle() -> None:
     pool = BlockPool(5)
     blocks = pool.allocate(3)
     for block, block_hash in zip(blocks, (HASH, OTHER, BlockHash(b"x")), strict=True):
@@ -66,7 +66,7 @@ def test_sharing_takes_a_free_block_out_of_the_middle():
     assert free_ids(pool) == [4, 3, 1, 2]
 
 
-def test_one_hash_names_several_blocks_and_outlives_each():
+def test_one_hash_names_several_blocks_and_outlives_each() -> None:
     pool = BlockPool(3)
     one, two = pool.allocate(2)
     pool.cache(one, HASH)
@@ -77,7 +77,7 @@ def test_one_hash_names_several_blocks_and_outlives_each():
     assert pool.find(HASH) is two
 
 
-def test_reset_forgets_everything_or_nothing():
+def test_reset_forgets_everything_or_nothing() -> None:
     pool = BlockPool(4)
     blocks = pool.allocate(2)
     pool.cache(blocks[0], HASH)
@@ -89,7 +89,7 @@ def test_reset_forgets_everything_or_nothing():
     assert [block.block_hash for block in pool.blocks] == [None] * 4
 
 
-def test_freeing_twice_and_caching_what_is_free_or_cached_are_bugs():
+def test_freeing_twice_and_caching_what_is_free_or_cached_are_bugs() -> None:
     pool = BlockPool(4)
     (block,) = pool.allocate(1)
     pool.cache(block, HASH)

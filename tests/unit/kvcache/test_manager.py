@@ -29,7 +29,7 @@ def hit_ids(kv: KVCacheManager, token_ids: list[int]) -> list[int]:
     return [block.block_id for block in kv.get_computed_blocks(chain(token_ids), len(token_ids))]
 
 
-def test_a_table_grows_a_block_at_a_time():
+def test_a_table_grows_a_block_at_a_time() -> None:
     kv = manager()
     assert kv.allocate_slots("a", 5) == [1, 2]
     assert kv.allocate_slots("a", 8) == []
@@ -40,7 +40,7 @@ def test_a_table_grows_a_block_at_a_time():
     assert (kv.request_ids, kv.num_free_blocks, kv.usage) == (set(), 10, 0.0)
 
 
-def test_usage_leaves_the_null_block_out():
+def test_usage_leaves_the_null_block_out() -> None:
     kv = manager()
     kv.allocate_slots("a", 20)
     assert (kv.usage, kv.capacity_tokens) == (0.5, 40)
@@ -48,7 +48,7 @@ def test_usage_leaves_the_null_block_out():
     assert kv.usage == 1.0
 
 
-def test_nothing_changes_without_room():
+def test_nothing_changes_without_room() -> None:
     kv = manager(4)
     compute(kv, "a", list(range(9)))
     assert kv.allocate_slots("b", 1) is None
@@ -57,14 +57,14 @@ def test_nothing_changes_without_room():
     kv.validate_state()
 
 
-def test_can_ever_hold_is_about_the_empty_cache():
+def test_can_ever_hold_is_about_the_empty_cache() -> None:
     kv = manager(4)
     kv.allocate_slots("a", 12)
     assert kv.can_ever_hold(12)
     assert not kv.can_ever_hold(13)
 
 
-def test_a_hit_covers_whole_blocks_and_leaves_the_last_token():
+def test_a_hit_covers_whole_blocks_and_leaves_the_last_token() -> None:
     kv = manager()
     token_ids = list(range(12))
     table = compute(kv, "a", token_ids)
@@ -76,7 +76,7 @@ def test_a_hit_covers_whole_blocks_and_leaves_the_last_token():
     assert hit_ids(kv, [99, *token_ids[1:]]) == []
 
 
-def test_only_computed_tokens_are_cached():
+def test_only_computed_tokens_are_cached() -> None:
     kv = manager()
     token_ids = list(range(12))
     hashes = chain(token_ids)
@@ -90,7 +90,7 @@ def test_only_computed_tokens_are_cached():
     kv.validate_state()
 
 
-def test_shared_blocks_live_until_their_last_owner_goes():
+def test_shared_blocks_live_until_their_last_owner_goes() -> None:
     kv = manager()
     token_ids = list(range(9))
     assert compute(kv, "a", token_ids) == [1, 2, 3]
@@ -102,7 +102,7 @@ def test_shared_blocks_live_until_their_last_owner_goes():
     assert kv.num_free_blocks == 10
 
 
-def test_free_hit_blocks_count_as_taken():
+def test_free_hit_blocks_count_as_taken() -> None:
     kv = manager(4)
     token_ids = list(range(9))
     compute(kv, "a", token_ids)
@@ -118,7 +118,7 @@ def test_free_hit_blocks_count_as_taken():
     kv.validate_state()
 
 
-def test_a_hit_block_is_not_given_out_to_the_same_request():
+def test_a_hit_block_is_not_given_out_to_the_same_request() -> None:
     kv = manager(4)
     token_ids = list(range(12))
     compute(kv, "a", token_ids)
@@ -129,14 +129,14 @@ def test_a_hit_block_is_not_given_out_to_the_same_request():
     kv.validate_state()
 
 
-def test_salts_keep_prefixes_apart():
+def test_salts_keep_prefixes_apart() -> None:
     kv = manager()
     token_ids = list(range(9))
     compute(kv, "a", token_ids)
     assert kv.get_computed_blocks(chain(token_ids, cache_salt="s"), 9) == []
 
 
-def test_without_prefix_caching_nothing_is_found():
+def test_without_prefix_caching_nothing_is_found() -> None:
     kv = manager(enable_prefix_caching=False)
     compute(kv, "a", list(range(9)))
     assert hit_ids(kv, list(range(9))) == []
@@ -144,7 +144,7 @@ def test_without_prefix_caching_nothing_is_found():
     assert kv.num_free_blocks == 10
 
 
-def test_equal_blocks_are_kept_apart():
+def test_equal_blocks_are_kept_apart() -> None:
     kv = manager()
     token_ids = list(range(9))
     hashes = chain(token_ids)

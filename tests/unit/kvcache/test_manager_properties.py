@@ -86,7 +86,7 @@ TestTables.settings = settings(max_examples=60, stateful_step_count=40)
 
 
 @given(token_lists, st.integers(0, 9))
-def test_a_chain_grown_in_steps_is_the_chain_made_at_once(tokens: list[int], cut: int):
+def test_a_chain_grown_in_steps_is_the_chain_made_at_once(tokens: list[int], cut: int) -> None:
     at_once: list[BlockHash] = []
     grown: list[BlockHash] = []
     extend_chain(at_once, root_hash(), tokens, BLOCK_SIZE)

@@ -25,7 +25,7 @@ def sound() -> tuple[BlockPool, Tables]:
     return pool, tables
 
 
-def test_a_sound_pool_passes():
+def test_a_sound_pool_passes() -> None:
     validate_blocks(*sound())
 
 
@@ -97,7 +97,7 @@ def miscount(pool: BlockPool, tables: Tables) -> None:
         (miscount, "counts 3 blocks and links 2"),
     ],
 )
-def test_damage_is_named(damage: Callable[[BlockPool, Tables], None], told: str):
+def test_damage_is_named(damage: Callable[[BlockPool, Tables], None], told: str) -> None:
     pool, tables = sound()
     damage(pool, tables)
     with pytest.raises(AssertionError, match=told):

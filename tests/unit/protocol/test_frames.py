@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.golden.wire.samples import ENGINE_MESSAGES, FRONTEND_MESSAGES, read_golden
 
 from roundhouse.protocol import messages as m
 from roundhouse.protocol.errors import MalformedFrame, MessageTooLarge
@@ -15,7 +16,6 @@ from roundhouse.protocol.frames import (
     validate_alive,
 )
 from roundhouse.protocol.limits import MAX_FRAMES
-from tests.golden.wire.samples import ENGINE_MESSAGES, FRONTEND_MESSAGES, read_golden
 
 DECODERS = [FrameDecoder(FRONTEND_TYPES), FrameDecoder(ENGINE_TYPES)]
 VALID = [read_golden(name) for name in [*FRONTEND_MESSAGES, *ENGINE_MESSAGES]]
@@ -35,7 +35,9 @@ def test_random_bytes_raise_malformed_frame_only(frames: list[bytes]) -> None:
     decode_or_malformed(frames)
 
 
-@given(st.sampled_from([*FRONTEND_TYPES.values(), *ENGINE_TYPES.values()]), st.lists(st.binary(max_size=48), max_size=3))
+@given(
+    st.sampled_from([*FRONTEND_TYPES.values(), *ENGINE_TYPES.values()]), st.lists(st.binary(max_size=48), max_size=3)
+)
 @settings(max_examples=300)
 def test_random_payloads_of_real_types_raise_malformed_frame_only(kind: bytes, frames: list[bytes]) -> None:
     decode_or_malformed([kind, *frames])

@@ -22,7 +22,7 @@ WRONG = {
     "prompt_logprobs": [-1, 21],
     "stop": [[""], ["x"] * 5, ["x" * 1025]],
     "stop_token_ids": [[-1], [100], list(range(100)) * 2],
-    "logit_bias": [{100: 1.0}, {-1: 1.0}, {1: math.nan}, {i: 0.0 for i in range(1025)}],
+    "logit_bias": [{100: 1.0}, {-1: 1.0}, {1: math.nan}, dict.fromkeys(range(1025), 0.0)],
     "allowed_token_ids": [[], [100]],
 }
 

@@ -8,7 +8,20 @@ from hypothesis.extra import numpy as hnp
 from roundhouse.protocol.errors import MalformedFrame
 from roundhouse.protocol.serial import INLINE_BELOW, MsgpackDecoder, MsgpackEncoder
 
-DTYPES = ["bool", "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]
+DTYPES = [
+    "bool",
+    "uint8",
+    "int8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+]
 
 
 class Holder(msgspec.Struct, array_like=True):
@@ -26,7 +39,9 @@ def test_every_array_comes_back_as_it_was(array: np.ndarray) -> None:
     assert not back.flags.writeable
 
 
-@pytest.mark.parametrize("array", [np.arange(400)[::2], np.arange(400).reshape(20, 20).T, np.asfortranarray(np.eye(20))])
+@pytest.mark.parametrize(
+    "array", [np.arange(400)[::2], np.arange(400).reshape(20, 20).T, np.asfortranarray(np.eye(20))]
+)
 def test_arrays_that_are_not_contiguous_arrive_in_order(array: np.ndarray) -> None:
     assert round_trip(array).tolist() == array.tolist()
 
@@ -43,7 +58,9 @@ def test_a_small_array_stands_in_the_payload() -> None:
     assert len(MsgpackEncoder().encode(Holder(np.zeros(INLINE_BELOW - 1, np.uint8)))) == 1
 
 
-@pytest.mark.parametrize("value", [np.array([object()]), np.array(["text"]), np.array([1 + 2j]), {1, 2}.__iter__(), print])
+@pytest.mark.parametrize(
+    "value", [np.array([object()]), np.array(["text"]), np.array([1 + 2j]), {1, 2}.__iter__(), print]
+)
 def test_what_has_no_place_on_the_wire_is_a_type_error(value: object) -> None:
     with pytest.raises(TypeError):
         MsgpackEncoder().encode(Holder(value))  # type: ignore[arg-type]

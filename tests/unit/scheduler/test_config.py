@@ -8,7 +8,7 @@ from roundhouse.protocol.errors import ConfigError
 from roundhouse.scheduler.config import SchedulerConfig
 
 
-def test_defaults():
+def test_defaults() -> None:
     config = SchedulerConfig(max_model_len=2048)
     assert (config.max_num_seqs, config.max_num_batched_tokens, config.policy) == (128, 2048, "fcfs")
     assert config.long_prefill_token_threshold == 0
@@ -24,6 +24,6 @@ def test_defaults():
         ({"policy": "random"}, "the scheduling policy is one of fcfs, priority, got 'random'"),
     ],
 )
-def test_what_cannot_work_is_refused(wrong: dict[str, Any], told: str):
+def test_what_cannot_work_is_refused(wrong: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         SchedulerConfig(**{"max_model_len": 2048, **wrong})

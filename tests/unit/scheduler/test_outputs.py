@@ -17,7 +17,7 @@ from tests.support.builders import request
 QUEUED = EngineCoreEvent(EventType.QUEUED, 1.0)
 
 
-def test_the_first_output_brings_events_and_cached_tokens_once():
+def test_the_first_output_brings_events_and_cached_tokens_once() -> None:
     one = request("a", 3, outputs=[5, 6], attempt=2)
     one.events.append(QUEUED)
     one.num_cached_tokens = 2
@@ -26,7 +26,7 @@ def test_the_first_output_brings_events_and_cached_tokens_once():
     assert make_output(one, [7]) == EngineCoreOutput("a", 2, 2, [7])
 
 
-def test_an_end_without_tokens_stands_behind_the_last_one():
+def test_an_end_without_tokens_stands_behind_the_last_one() -> None:
     one = request("a", 3, outputs=[5, 6])
     error = PromptNeverFits("no room", param="prompt")
     assert make_output(one, [], finish_reason=FinishReason.ERROR, error=error) == EngineCoreOutput(
@@ -34,7 +34,7 @@ def test_an_end_without_tokens_stands_behind_the_last_one():
     )
 
 
-def test_the_outbox_makes_one_message_a_client_and_is_empty_then():
+def test_the_outbox_makes_one_message_a_client_and_is_empty_then() -> None:
     outbox = Outbox()
     one, two, three = (EngineCoreOutput(name, 0, 0, [5]) for name in "abc")
     for client_index, output in ((1, one), (2, two), (1, three), (3, one)):

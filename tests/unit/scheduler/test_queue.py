@@ -28,12 +28,12 @@ def filled(policy: Policy, requests: list[Request]) -> RequestQueue:
     return queue
 
 
-def test_first_come_first_served_by_the_engines_own_order():
+def test_first_come_first_served_by_the_engines_own_order() -> None:
     # The clocks of two frontends differ, so the order in which requests came decides, not what they say.
     assert order(filled("fcfs", [arrived(1, arrival_time=50.0), arrived(2, arrival_time=3.0)])) == ["r1", "r2"]
 
 
-def test_requests_under_way_go_ahead_by_their_original_arrival():
+def test_requests_under_way_go_ahead_by_their_original_arrival() -> None:
     preempted = arrived(2, arrival_time=20.0)
     preempted.num_preemptions = 1
     resumed = arrived(4, arrival_time=10.0, outputs=[5])
@@ -42,13 +42,13 @@ def test_requests_under_way_go_ahead_by_their_original_arrival():
         assert order(queue) == ["r4", "r2", "r1", "r3"]
 
 
-def test_priority_comes_before_everything_else():
+def test_priority_comes_before_everything_else() -> None:
     under_way = arrived(1, priority=1, outputs=[5])
     requests = [under_way, arrived(2, arrival_time=9.0), arrived(3, arrival_time=8.0), arrived(4, priority=-1)]
     assert order(filled("priority", requests)) == ["r4", "r3", "r2", "r1"]
 
 
-def test_a_removed_request_is_gone_and_may_come_back():
+def test_a_removed_request_is_gone_and_may_come_back() -> None:
     one, two = arrived(1), arrived(2)
     queue = filled("fcfs", [one, two])
     queue.remove(one)
@@ -59,7 +59,7 @@ def test_a_removed_request_is_gone_and_may_come_back():
     assert order(queue) == ["r1", "r2"]
 
 
-def test_aborts_leave_nothing_behind():
+def test_aborts_leave_nothing_behind() -> None:
     queue = RequestQueue("fcfs")
     for index in range(1000):
         queue.add(arrived(index))
@@ -74,7 +74,7 @@ def test_aborts_leave_nothing_behind():
     st.lists(st.one_of(st.none(), st.tuples(st.integers(-2, 2), st.integers(0, 3), st.booleans())), max_size=60),
     st.randoms(use_true_random=False),
 )
-def test_pops_what_sorting_would(policy: Policy, operations: list[tuple[int, int, bool] | None], random: Any):
+def test_pops_what_sorting_would(policy: Policy, operations: list[tuple[int, int, bool] | None], random: Any) -> None:
     """None removes a random one; the rest adds (priority, arrival time, under way)."""
     queue = RequestQueue(policy)
     model: dict[str, tuple[Any, Request]] = {}

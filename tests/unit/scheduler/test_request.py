@@ -31,7 +31,7 @@ EVENTS = (Schedule, Preempt, Stop, ReachLength, Abort, Fail)
 
 
 @pytest.mark.parametrize(("status", "event"), list(product(RequestStatus, EVENTS)))
-def test_every_pair_is_in_the_table_or_a_bug(status: RequestStatus, event: type):
+def test_every_pair_is_in_the_table_or_a_bug(status: RequestStatus, event: type) -> None:
     machine = Machine("a", TABLE, status)
     if (status, event) in TABLE:
         assert machine.move(event) == (status, TABLE[status, event])
@@ -41,20 +41,20 @@ def test_every_pair_is_in_the_table_or_a_bug(status: RequestStatus, event: type)
         assert machine.state is status
 
 
-def test_finished_is_final_and_has_one_reason():
-    assert FINISHED == {status for status in RequestStatus if status.name.startswith("FINISHED")}
+def test_finished_is_final_and_has_one_reason() -> None:
+    assert {status for status in RequestStatus if status.name.startswith("FINISHED")} == FINISHED
     assert not FINISHED & {status for status, _ in TABLE}
     for reason, event in ENDINGS.items():
         assert {FINISH_REASONS[after] for (_, e), after in TABLE.items() if e is event} == {reason}
 
 
-def test_every_live_request_can_be_aborted_and_failed():
+def test_every_live_request_can_be_aborted_and_failed() -> None:
     for status in set(RequestStatus) - FINISHED:
         assert (status, Abort) in TABLE
         assert (status, Fail) in TABLE
 
 
-def test_is_made_from_what_the_frontend_sent():
+def test_is_made_from_what_the_frontend_sent() -> None:
     message = engine_core_request(
         "r", [5, 6, 7], outputs=[8], priority=2, attempt=3, child_index=1, cache_salt="s", arrival_time=9.0
     )
@@ -68,20 +68,20 @@ def test_is_made_from_what_the_frontend_sent():
     assert (made.status, made.is_finished, made.num_computed_tokens) == (RequestStatus.WAITING, False, 0)
 
 
-def test_owns_its_tokens():
+def test_owns_its_tokens() -> None:
     message = engine_core_request(prompt=[5, 6])
     made = Request.from_engine_core_request(message, ClientIndex(0), 0)
     made.token_ids.append(7)
     assert message.prompt_token_ids == [5, 6]
 
 
-def test_all_that_ends_it_is_one_set():
+def test_all_that_ends_it_is_one_set() -> None:
     assert request(stop_token_ids=[3, 4], eos_token_id=2).stop_token_ids == {2, 3, 4}
     assert request(stop_token_ids=[3, 4], eos_token_id=2, ignore_eos=True).stop_token_ids == {3, 4}
     assert request(eos_token_id=None).stop_token_ids == frozenset()
 
 
-def test_what_cannot_run_is_refused():
+def test_what_cannot_run_is_refused() -> None:
     message = engine_core_request()
     for wrong, told in (
         (msgspec.structs.replace(message, sampling_params=None), "sampling_params are needed"),
@@ -92,10 +92,10 @@ def test_what_cannot_run_is_refused():
             Request.from_engine_core_request(wrong, ClientIndex(0), 0)
 
 
-def test_two_clients_with_the_same_id_have_two_requests():
+def test_two_clients_with_the_same_id_have_two_requests() -> None:
     assert engine_request_id("a", ClientIndex(1)) != engine_request_id("a", ClientIndex(2))
     assert engine_request_id("2:a", ClientIndex(1)) != engine_request_id("a", ClientIndex(12))
 
 
-def test_reasons_on_the_wire_are_covered_but_for_repetition():
+def test_reasons_on_the_wire_are_covered_but_for_repetition() -> None:
     assert set(ENDINGS) == set(FinishReason) - {FinishReason.REPETITION}

@@ -15,7 +15,7 @@ from roundhouse.protocol.errors import (
 from roundhouse.protocol.identity import ClientIndex
 from roundhouse.protocol.messages import EngineCoreEvent, EngineCoreOutput, EventType, OutputError, SchedulerStats
 from roundhouse.protocol.sampling import FinishReason
-from roundhouse.scheduler.request import RequestStatus
+from roundhouse.scheduler.request import Request, RequestStatus
 from roundhouse.scheduler.step import ModelRunnerOutput, SchedulerOutput
 from tests.support.builders import CLIENT, request, scheduler
 from tests.support.scheduler_loop import SchedulerLoop
@@ -24,23 +24,25 @@ from tests.support.scripted_runner import ScriptedRunner, continue_prompt
 QUEUED, SCHEDULED, PREEMPTED = EventType.QUEUED, EventType.SCHEDULED, EventType.PREEMPTED
 
 
-def loop(*, script: dict[str, list[int]] | None = None, fail: dict[str, str] | None = None, **config: Any):
+def loop(
+    *, script: dict[str, list[int]] | None = None, fail: dict[str, str] | None = None, **config: Any
+) -> SchedulerLoop:
     made = scheduler(**config)
     runner = ScriptedRunner(block_size=made.kv_cache.block_size, script=script, fail=fail)
     return SchedulerLoop(made, runner)
 
 
-def add(loop: SchedulerLoop, request_id: str, prompt: Any = 8, **fields: Any):
+def add(run: SchedulerLoop, request_id: str, prompt: Any = 8, **fields: Any) -> Request:
     """Endless up to max_tokens unless told otherwise."""
     made = request(request_id, prompt, **{"ignore_eos": True, **fields})
-    loop.scheduler.add_request(made, now=0.5)
+    run.scheduler.add_request(made, now=0.5)
     return made
 
 
 # One request.
 
 
-def test_a_request_from_its_prompt_to_its_end():
+def test_a_request_from_its_prompt_to_its_end() -> None:
     run = loop()
     one = add(run, "a", 6, max_tokens=3)
     assert run.step() == SchedulerOutput(
@@ -58,15 +60,13 @@ def test_a_request_from_its_prompt_to_its_end():
     assert not run.scheduler.has_requests()
     tokens = continue_prompt([1, 2, 3, 4, 5, 6], 3)
     assert run.stream("a").outputs == [
-        EngineCoreOutput(
-            "a", 0, 0, tokens[:1], events=[EngineCoreEvent(QUEUED, 0.5), EngineCoreEvent(SCHEDULED, 1.0)]
-        ),
+        EngineCoreOutput("a", 0, 0, tokens[:1], events=[EngineCoreEvent(QUEUED, 0.5), EngineCoreEvent(SCHEDULED, 1.0)]),
         EngineCoreOutput("a", 0, 1, tokens[1:2]),
         EngineCoreOutput("a", 0, 2, tokens[2:], FinishReason.LENGTH),
     ]
 
 
-def test_a_long_prompt_takes_several_steps_and_all_its_blocks_at_once():
+def test_a_long_prompt_takes_several_steps_and_all_its_blocks_at_once() -> None:
     run = loop(max_num_batched_tokens=5)
     add(run, "a", 12, max_tokens=2)
     run.run()
@@ -76,7 +76,7 @@ def test_a_long_prompt_takes_several_steps_and_all_its_blocks_at_once():
     assert run.stream("a").token_ids == continue_prompt(range(1, 13), 2)
 
 
-def test_stops_by_eos_and_by_stop_token():
+def test_stops_by_eos_and_by_stop_token() -> None:
     run = loop(script={"0:a": [5, 0], "0:b": [5, 7]})
     add(run, "a", ignore_eos=False, max_tokens=9)
     add(run, "b", stop_token_ids=[7], max_tokens=9)
@@ -88,7 +88,7 @@ def test_stops_by_eos_and_by_stop_token():
     ]
 
 
-def test_ends_with_the_context():
+def test_ends_with_the_context() -> None:
     run = loop(max_model_len=10)
     add(run, "a", 8, max_tokens=None)
     run.run()
@@ -96,7 +96,7 @@ def test_ends_with_the_context():
     assert run.stream("a").finish_reason is FinishReason.LENGTH
 
 
-def test_logprobs_are_passed_on():
+def test_logprobs_are_passed_on() -> None:
     run = loop(max_num_batched_tokens=3)
     add(run, "a", 8, logprobs=0, prompt_logprobs=0, max_tokens=2)
     run.run()
@@ -113,7 +113,7 @@ def test_logprobs_are_passed_on():
 # Several requests in one step.
 
 
-def test_running_requests_come_before_waiting_ones():
+def test_running_requests_come_before_waiting_ones() -> None:
     run = loop(max_num_batched_tokens=10)
     add(run, "a", 8, max_tokens=5)
     add(run, "b", 20, max_tokens=5)
@@ -125,7 +125,7 @@ def test_running_requests_come_before_waiting_ones():
     ]
 
 
-def test_no_more_requests_run_than_allowed():
+def test_no_more_requests_run_than_allowed() -> None:
     run = loop(max_num_seqs=2)
     for name in "abc":
         add(run, name, 4, max_tokens=2)
@@ -135,7 +135,7 @@ def test_no_more_requests_run_than_allowed():
     assert list(run.plans[2].num_scheduled_tokens) == ["0:c"]
 
 
-def test_a_long_prompt_shares_the_step_only_with_company():
+def test_a_long_prompt_shares_the_step_only_with_company() -> None:
     run = loop(long_prefill_token_threshold=4)
     add(run, "a", 20, max_tokens=1)
     assert run.step().num_scheduled_tokens == {"0:a": 20}
@@ -148,7 +148,7 @@ def test_a_long_prompt_shares_the_step_only_with_company():
     ]
 
 
-def test_a_prompt_waits_until_all_of_it_fits_and_nobody_overtakes_it():
+def test_a_prompt_waits_until_all_of_it_fits_and_nobody_overtakes_it() -> None:
     run = loop(num_blocks=6, max_num_batched_tokens=4)
     add(run, "a", 8, max_tokens=2)
     add(run, "b", [9] * 13, max_tokens=1)
@@ -159,7 +159,7 @@ def test_a_prompt_waits_until_all_of_it_fits_and_nobody_overtakes_it():
     assert firsts == {"0:a": 0, "0:b": 3, "0:c": 6}
 
 
-def test_priority_decides_who_is_admitted():
+def test_priority_decides_who_is_admitted() -> None:
     run = loop(policy="priority", max_num_seqs=1)
     for name, priority in (("a", 5), ("b", 1), ("c", 1)):
         add(run, name, 4, priority=priority, max_tokens=1, arrival_time=9.0 if name == "b" else 3.0)
@@ -170,7 +170,7 @@ def test_priority_decides_who_is_admitted():
 # The prefix cache.
 
 
-def test_a_second_prompt_hits_what_the_first_computed():
+def test_a_second_prompt_hits_what_the_first_computed() -> None:
     run = loop()
     add(run, "a", 12, max_tokens=1)
     run.step()
@@ -186,7 +186,7 @@ def test_a_second_prompt_hits_what_the_first_computed():
     assert (stats.prefix_cache_queries_total, stats.prefix_cache_hits_total) == (24, 8)
 
 
-def test_outputs_are_cached_as_well():
+def test_outputs_are_cached_as_well() -> None:
     run = loop()
     add(run, "a", 4, max_tokens=9)
     run.run()
@@ -196,7 +196,7 @@ def test_outputs_are_cached_as_well():
     assert run.stream("b").outputs[0].num_cached_tokens == 12
 
 
-def test_nothing_is_shared_within_the_step_that_computes_it():
+def test_nothing_is_shared_within_the_step_that_computes_it() -> None:
     run = loop()
     add(run, "a", 12, max_tokens=1)
     add(run, "b", 12, max_tokens=1)
@@ -205,7 +205,7 @@ def test_nothing_is_shared_within_the_step_that_computes_it():
 
 
 @pytest.mark.parametrize("second", [{"cache_salt": "s"}, {"prompt_logprobs": 1}])
-def test_who_may_not_or_cannot_read_the_cache(second: dict[str, Any]):
+def test_who_may_not_or_cannot_read_the_cache(second: dict[str, Any]) -> None:
     run = loop()
     add(run, "a", 12, max_tokens=1)
     run.step()
@@ -214,7 +214,7 @@ def test_who_may_not_or_cannot_read_the_cache(second: dict[str, Any]):
     assert run.stream("b").token_ids == run.stream("a").token_ids
 
 
-def test_prefix_caching_can_be_off():
+def test_prefix_caching_can_be_off() -> None:
     run = loop(enable_prefix_caching=False)
     add(run, "a", 12, max_tokens=1)
     run.step()
@@ -223,7 +223,7 @@ def test_prefix_caching_can_be_off():
     assert run.scheduler.stats().prefix_cache_queries_total == 0
 
 
-def test_the_cache_is_reset_only_when_nobody_uses_it():
+def test_the_cache_is_reset_only_when_nobody_uses_it() -> None:
     run = loop()
     add(run, "a", 12, max_tokens=2)
     run.step()
@@ -237,7 +237,7 @@ def test_the_cache_is_reset_only_when_nobody_uses_it():
 # Preemption.
 
 
-def test_the_last_one_gives_its_blocks_and_comes_back_whole():
+def test_the_last_one_gives_its_blocks_and_comes_back_whole() -> None:
     run = loop(num_blocks=5)
     add(run, "a", 8, max_tokens=6)
     b = add(run, "b", [9, 9, 9, 9, 9, 9, 9, 9], max_tokens=6)
@@ -250,6 +250,8 @@ def test_the_last_one_gives_its_blocks_and_comes_back_whole():
     run.run()
     assert run.stream("a").token_ids == continue_prompt(range(1, 9), 6)
     assert run.stream("b").token_ids == continue_prompt([9] * 8, 6)
+    stats = run.scheduler.stats()
+    assert (stats.num_prompt_tokens_total, stats.prefix_cache_queries_total) == (17, 17)
     returned = next(new for plan in run.plans[1:] for new in plan.new_requests if new.request_id == "0:b")
     assert (returned.token_ids[:8], returned.num_output_tokens) == ([9] * 8, 1)
     admitted = [new.request_id for plan in run.plans for new in plan.new_requests]
@@ -259,7 +261,7 @@ def test_the_last_one_gives_its_blocks_and_comes_back_whole():
     assert second.num_cached_tokens == 0
 
 
-def test_the_one_that_asks_may_be_the_last_itself():
+def test_the_one_that_asks_may_be_the_last_itself() -> None:
     run = loop(num_blocks=4)
     a = add(run, "a", 4, max_tokens=3)
     b = add(run, "b", [9, 9, 9, 9], max_tokens=3)
@@ -270,7 +272,7 @@ def test_the_one_that_asks_may_be_the_last_itself():
     assert run.stream("b").token_ids == continue_prompt([9] * 4, 3)
 
 
-def test_by_priority_the_least_urgent_one_gives_even_what_this_step_gave_it():
+def test_by_priority_the_least_urgent_one_gives_even_what_this_step_gave_it() -> None:
     run = loop(num_blocks=6, policy="priority", max_num_batched_tokens=16)
     low = add(run, "low", 4, priority=9, max_tokens=9)
     run.step()
@@ -287,7 +289,20 @@ def test_by_priority_the_least_urgent_one_gives_even_what_this_step_gave_it():
     assert run.stream("high").token_ids == continue_prompt([9] * 11, 9)
 
 
-def test_equal_priorities_fall_back_to_the_latest_arrival():
+def test_nobody_is_admitted_in_a_step_that_preempted() -> None:
+    run = loop(num_blocks=5, policy="priority")
+    add(run, "a", 8, priority=1, max_tokens=6)
+    add(run, "b", [9] * 8, priority=2, max_tokens=6)
+    run.step()
+    add(run, "urgent", [7], priority=0, max_tokens=1)
+    # A block of b's is left over and would do for the urgent one.
+    plan = run.step()
+    assert (plan.num_scheduled_tokens, plan.finished) == ({"0:a": 1}, ["0:b"])
+    assert run.scheduler.kv_cache.num_free_blocks == 1
+    assert run.step().num_scheduled_tokens == {"0:a": 1, "0:urgent": 1}
+
+
+def test_equal_priorities_fall_back_to_the_latest_arrival() -> None:
     run = loop(num_blocks=5, policy="priority")
     admitted_first = add(run, "first admitted", 7, arrival_time=2.0, max_tokens=6)
     run.step()
@@ -298,7 +313,7 @@ def test_equal_priorities_fall_back_to_the_latest_arrival():
     assert (admitted_first.status, arrived_first.status) == (RequestStatus.PREEMPTED, RequestStatus.RUNNING)
 
 
-def test_who_has_outgrown_the_whole_pool_ends_by_length_and_robs_nobody():
+def test_who_has_outgrown_the_whole_pool_ends_by_length_and_robs_nobody() -> None:
     run = loop(num_blocks=4)
     add(run, "a", 8, max_tokens=100)
     run.run()
@@ -309,7 +324,7 @@ def test_who_has_outgrown_the_whole_pool_ends_by_length_and_robs_nobody():
     assert run.scheduler.stats().num_preemptions_total == 0
 
 
-def test_prompt_logprobs_come_once_although_the_prompt_is_computed_twice():
+def test_prompt_logprobs_come_once_although_the_prompt_is_computed_twice() -> None:
     run = loop(num_blocks=5)
     add(run, "a", 8, max_tokens=6)
     add(run, "b", [9] * 8, max_tokens=6, prompt_logprobs=0)
@@ -321,7 +336,7 @@ def test_prompt_logprobs_come_once_although_the_prompt_is_computed_twice():
 # Requests that resume.
 
 
-def test_outputs_of_an_earlier_attempt_go_on_as_outputs():
+def test_outputs_of_an_earlier_attempt_go_on_as_outputs() -> None:
     whole = continue_prompt(range(1, 9), 6)
     run = loop()
     add(run, "a", 8, outputs=whole[:4], attempt=1, max_tokens=6)
@@ -335,7 +350,18 @@ def test_outputs_of_an_earlier_attempt_go_on_as_outputs():
     assert run.stream("a").finish_reason is FinishReason.LENGTH
 
 
-def test_resumed_requests_are_admitted_ahead_of_new_ones_by_their_first_arrival():
+def test_cached_outputs_are_no_cached_prompt_tokens() -> None:
+    whole = continue_prompt(range(1, 9), 9)
+    run = loop()
+    add(run, "a", 8, max_tokens=9)
+    run.run()
+    add(run, "b", 8, outputs=whole[:8], attempt=1, max_tokens=9)
+    plan = run.step()
+    assert plan.new_requests[0].num_computed_tokens == 12
+    assert [output.num_cached_tokens for output in run.stream("b").outputs] == [8]
+
+
+def test_resumed_requests_are_admitted_ahead_of_new_ones_by_their_first_arrival() -> None:
     run = loop(max_num_seqs=1)
     add(run, "new", 4, max_tokens=1)
     add(run, "second", 4, outputs=[5], arrival_time=8.0, max_tokens=2)
@@ -355,7 +381,7 @@ def test_resumed_requests_are_admitted_ahead_of_new_ones_by_their_first_arrival(
 )
 def test_what_had_ended_already_ends_without_running(
     outputs: list[int], fields: dict[str, Any], reason: FinishReason, stop_reason: int | None
-):
+) -> None:
     run = loop(num_blocks=5)
     add(run, "a", 4, outputs=outputs, **fields)
     assert (run.scheduler.has_unfinished_requests(), run.scheduler.has_requests()) == (False, True)
@@ -375,7 +401,7 @@ def test_what_had_ended_already_ends_without_running(
     ("prompt", "error"),
     [(256, ContextLengthExceeded), (13, PromptNeverFits), ([2**31], RequestError)],
 )
-def test_a_refused_request_was_never_there(prompt: Any, error: type[RequestError]):
+def test_a_refused_request_was_never_there(prompt: Any, error: type[RequestError]) -> None:
     run = loop(num_blocks=4)
     with pytest.raises(error):
         add(run, "a", prompt)
@@ -386,7 +412,7 @@ def test_a_refused_request_was_never_there(prompt: Any, error: type[RequestError
     assert run.stream("a").finish_reason is FinishReason.LENGTH
 
 
-def test_a_live_id_is_refused_and_the_live_one_undisturbed():
+def test_a_live_id_is_refused_and_the_live_one_undisturbed() -> None:
     run = loop()
     add(run, "a", 8, max_tokens=3)
     run.step()
@@ -398,7 +424,7 @@ def test_a_live_id_is_refused_and_the_live_one_undisturbed():
     add(run, "a", 8, max_tokens=1, attempt=1)
 
 
-def test_a_failure_in_the_sampler_ends_one_request():
+def test_a_failure_in_the_sampler_ends_one_request() -> None:
     run = loop(fail={"0:b": "no token is allowed"})
     for name in "ab":
         add(run, name, 8, max_tokens=2)
@@ -411,7 +437,7 @@ def test_a_failure_in_the_sampler_ends_one_request():
     )
 
 
-def test_a_request_can_be_failed_from_outside():
+def test_a_request_can_be_failed_from_outside() -> None:
     run = loop()
     add(run, "a", 8, max_tokens=9)
     run.step()
@@ -434,7 +460,7 @@ def test_a_request_can_be_failed_from_outside():
 # Aborts.
 
 
-def test_an_abort_frees_at_once_says_nothing_and_may_be_repeated():
+def test_an_abort_frees_at_once_says_nothing_and_may_be_repeated() -> None:
     run = loop(max_num_seqs=1)
     running, waiting = add(run, "a", 8, max_tokens=9), add(run, "b", 8, max_tokens=9)
     run.step()
@@ -449,7 +475,7 @@ def test_an_abort_frees_at_once_says_nothing_and_may_be_repeated():
     assert run.stream("b").outputs == []
 
 
-def test_nobody_aborts_the_request_of_another():
+def test_nobody_aborts_the_request_of_another() -> None:
     run = loop()
     add(run, "a", 8, max_tokens=2)
     assert run.scheduler.abort_requests(["a"], ClientIndex(1)) == []
@@ -457,7 +483,7 @@ def test_nobody_aborts_the_request_of_another():
     assert run.stream("a").finish_reason is FinishReason.LENGTH
 
 
-def test_an_abort_during_the_step_drops_its_token():
+def test_an_abort_during_the_step_drops_its_token() -> None:
     run = loop()
     add(run, "a", 8, max_tokens=9)
     add(run, "b", 8, max_tokens=1)
@@ -467,7 +493,7 @@ def test_an_abort_during_the_step_drops_its_token():
     run.run()
 
 
-def test_the_same_id_again_during_the_step_is_another_request():
+def test_the_same_id_again_during_the_step_is_another_request() -> None:
     run = loop()
     add(run, "a", 8, max_tokens=2)
 
@@ -481,7 +507,7 @@ def test_the_same_id_again_during_the_step_is_another_request():
     assert run.stream("a").token_ids == continue_prompt([9] * 8, 2)
 
 
-def test_a_client_that_is_gone_takes_its_requests_along():
+def test_a_client_that_is_gone_takes_its_requests_along() -> None:
     run = loop()
     gone = [add(run, name, 8, client_index=ClientIndex(1)) for name in "ab"]
     add(run, "a", 8, max_tokens=2)
@@ -494,7 +520,7 @@ def test_a_client_that_is_gone_takes_its_requests_along():
     assert run.stream("a", 0).finish_reason is FinishReason.LENGTH
 
 
-def test_an_engine_that_leaves_answers_everyone():
+def test_an_engine_that_leaves_answers_everyone() -> None:
     run = loop(max_num_seqs=1)
     add(run, "a", 8, max_tokens=9)
     add(run, "b", 8, max_tokens=9, client_index=ClientIndex(1))
@@ -505,7 +531,7 @@ def test_an_engine_that_leaves_answers_everyone():
     assert run.scheduler.stats().num_running_reqs == 0
 
 
-def test_asked_for_an_answer_an_abort_gives_one():
+def test_asked_for_an_answer_an_abort_gives_one() -> None:
     run = loop()
     add(run, "a", 8, max_tokens=9)
     run.scheduler.abort_requests(["a"], CLIENT, answer=True)
@@ -513,7 +539,7 @@ def test_asked_for_an_answer_an_abort_gives_one():
     assert [output.finish_reason for output in run.stream("a").outputs] == [FinishReason.ABORT]
 
 
-def test_an_abort_storm_leaves_nothing_behind():
+def test_an_abort_storm_leaves_nothing_behind() -> None:
     run = loop(num_blocks=40, max_num_seqs=16)
     for index in range(2000):
         add(run, f"r{index}", [index % 3] * (1 + index % 40), max_tokens=30, arrival_time=float(index))
@@ -534,7 +560,7 @@ def test_an_abort_storm_leaves_nothing_behind():
 # Stats and robustness.
 
 
-def test_stats_tell_the_state_after_the_step():
+def test_stats_tell_the_state_after_the_step() -> None:
     run = loop(max_num_seqs=1, num_blocks=9)
     add(run, "a", 8, max_tokens=2)
     add(run, "b", 8, max_tokens=2)
@@ -552,7 +578,7 @@ def test_stats_tell_the_state_after_the_step():
     assert run.scheduler.stats() == expected
 
 
-def test_every_message_of_a_step_carries_stats_and_time():
+def test_every_message_of_a_step_carries_stats_and_time() -> None:
     made = scheduler()
     for client_index in (1, 2):
         made.add_request(request("a", 4, client_index=ClientIndex(client_index), max_tokens=1), 0.0)
@@ -562,7 +588,7 @@ def test_every_message_of_a_step_carries_stats_and_time():
     assert {(message.scheduler_stats, message.timestamp) for message in messages.values()} == {(made.stats(), 2.0)}
 
 
-def test_a_runner_that_forgets_a_token_costs_that_request_only():
+def test_a_runner_that_forgets_a_token_costs_that_request_only() -> None:
     made = scheduler()
     for name in "ab":
         made.add_request(request(name, 4, max_tokens=1), 0.0)
@@ -572,7 +598,7 @@ def test_a_runner_that_forgets_a_token_costs_that_request_only():
     made.validate_state()
 
 
-def test_an_idle_scheduler_plans_nothing():
+def test_an_idle_scheduler_plans_nothing() -> None:
     made = scheduler()
     assert not made.has_requests()
     plan = made.schedule(1.0)
@@ -580,7 +606,7 @@ def test_an_idle_scheduler_plans_nothing():
     assert made.update(plan, ModelRunnerOutput({}), 1.0) == {}
 
 
-def test_the_runner_keeps_its_own_lists():
+def test_the_runner_keeps_its_own_lists() -> None:
     made = scheduler()
     made.add_request(one := request("a", 4, max_tokens=9), 0.0)
     (new,) = made.schedule(1.0).new_requests
@@ -590,7 +616,7 @@ def test_the_runner_keeps_its_own_lists():
     assert made.kv_cache.block_ids("0:a") == [1]
 
 
-def test_sixteen_outputs_in_a_row_are_numbered_without_a_gap():
+def test_sixteen_outputs_in_a_row_are_numbered_without_a_gap() -> None:
     run = loop()
     add(run, "a", 4, max_tokens=16)
     run.run()

@@ -4,8 +4,9 @@ says alone, ends once and in time, and no block is lost or shared by mistake (ch
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import msgspec
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +15,7 @@ from roundhouse.protocol.messages import EngineCoreRequest
 from roundhouse.protocol.sampling import FinishReason
 from roundhouse.scheduler.config import Policy
 from roundhouse.scheduler.request import Request
-from tests.support.builders import engine_core_request, scheduler
+from tests.support.builders import CLIENT, engine_core_request, scheduler
 from tests.support.scheduler_loop import SchedulerLoop
 from tests.support.scripted_runner import ScriptedRunner
 
@@ -108,10 +109,10 @@ def make_loop(engine: Engine) -> SchedulerLoop:
 ROOMY = Engine(400, 1000, 8, "fcfs", False, 0)
 
 
-def add(run: SchedulerLoop, message: EngineCoreRequest, client_index: ClientIndex = ClientIndex(0)) -> None:
-    seed = message.sampling_params.seed if message.sampling_params else None
-    assert seed is not None
-    run.scheduler.add_request(Request.from_engine_core_request(message, client_index, seed), 0.0)
+def add(run: SchedulerLoop, message: EngineCoreRequest, client_index: ClientIndex = CLIENT) -> None:
+    params = message.sampling_params
+    assert params is not None
+    run.scheduler.add_request(Request.from_engine_core_request(message, client_index, params.seed or 0), 0.0)
 
 
 def say_alone(message: EngineCoreRequest) -> tuple[list[int], FinishReason | None, int | str | None]:
@@ -155,7 +156,7 @@ def run_trace(engine: Engine, trace: list[Arrival]) -> SchedulerLoop:
 
 @settings(max_examples=100)
 @given(engines, arrivals())
-def test_every_request_says_what_it_says_alone_and_ends_once(engine: Engine, trace: list[Arrival]):
+def test_every_request_says_what_it_says_alone_and_ends_once(engine: Engine, trace: list[Arrival]) -> None:
     run = run_trace(engine, trace)
     assert run.runner.rows == {}
     assert run.scheduler.kv_cache.num_free_blocks == engine.num_blocks - 1
@@ -185,16 +186,14 @@ def test_every_request_says_what_it_says_alone_and_ends_once(engine: Engine, tra
 @given(engines, arrivals(), st.data())
 def test_a_request_that_resumes_elsewhere_goes_on_where_it_was(
     engine: Engine, trace: list[Arrival], data: st.DataObject
-):
+) -> None:
     """Each request is cut at any point of its output and comes back with it, among the others."""
     cuts: list[tuple[EngineCoreRequest, list[int], FinishReason | None]] = []
-    run = make_loop(Engine(**{**engine.__dict__, "num_blocks": max(engine.num_blocks, 14)}))
+    run = make_loop(replace(engine, num_blocks=max(engine.num_blocks, 14)))
     for a in trace:
         token_ids, finish_reason, _ = say_alone(a.message)
         cut = data.draw(st.integers(0, len(token_ids)))
-        resumed = Request.from_engine_core_request(a.message, ClientIndex(0), a.message.sampling_params.seed)  # type: ignore[union-attr, arg-type]
-        resumed.token_ids += token_ids[:cut]
-        run.scheduler.add_request(resumed, 0.0)
+        add(run, msgspec.structs.replace(a.message, output_token_ids=token_ids[:cut], attempt=1))
         cuts.append((a.message, token_ids[cut:], finish_reason))
     run.run(max_steps=bound_on_steps(trace))
     for message, rest, finish_reason in cuts:
@@ -204,7 +203,7 @@ def test_a_request_that_resumes_elsewhere_goes_on_where_it_was(
 
 @settings(max_examples=60)
 @given(arrivals(), st.integers(7, 12), st.integers(1, 8))
-def test_first_come_first_served_admits_in_that_order(trace: list[Arrival], num_blocks: int, max_num_seqs: int):
+def test_first_come_first_served_admits_in_that_order(trace: list[Arrival], num_blocks: int, max_num_seqs: int) -> None:
     run = make_loop(Engine(num_blocks, 6, max_num_seqs, "fcfs", True, 0))
     for a in trace:
         add(run, a.message)

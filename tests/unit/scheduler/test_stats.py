@@ -4,7 +4,7 @@ from roundhouse.protocol.messages import SchedulerStats
 from roundhouse.scheduler.stats import Totals
 
 
-def test_a_snapshot_holds_the_moment_and_the_totals():
+def test_a_snapshot_holds_the_moment_and_the_totals() -> None:
     totals = Totals(num_steps=1, num_scheduled_tokens=2, num_preemptions=3, num_generation_tokens=4)
     totals.count_admission(num_prompt_tokens=10, num_queried_tokens=10, num_cached_tokens=8)
     totals.count_admission(num_prompt_tokens=5, num_queried_tokens=0, num_cached_tokens=0)

@@ -5,7 +5,7 @@ from roundhouse.scheduler.step_builder import StepBuilder
 from tests.support.builders import request
 
 
-def test_builds_a_plan_within_a_budget():
+def test_builds_a_plan_within_a_budget() -> None:
     step = StepBuilder(token_budget=20)
     new = request("n", 8, outputs=[5], seed=3, child_index=1)
     new.num_computed_tokens = 4
@@ -26,7 +26,7 @@ def test_builds_a_plan_within_a_budget():
     assert plan.total_num_scheduled_tokens == 8
 
 
-def test_what_a_victim_got_goes_back():
+def test_what_a_victim_got_goes_back() -> None:
     step = StepBuilder(token_budget=5)
     step.continue_request("a", 2, [9])
     step.take_back("a")

@@ -34,11 +34,11 @@ STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
         ([5, 5], {"min_tokens": 2, "max_tokens": 2}, EndOfRequest(LENGTH)),
     ],
 )
-def test_the_order_of_ends(outputs: list[int], params: dict[str, Any], end: EndOfRequest | None):
+def test_the_order_of_ends(outputs: list[int], params: dict[str, Any], end: EndOfRequest | None) -> None:
     assert find_end(request(prompt=[1, 2, 3], outputs=outputs, **params), max_model_len=1000) == end
 
 
-def test_the_context_ends_it_even_before_min_tokens():
+def test_the_context_ends_it_even_before_min_tokens() -> None:
     full = request(prompt=[1, 2, 3], outputs=[5, 0], min_tokens=9, max_tokens=None)
     assert find_end(full, max_model_len=5) == EndOfRequest(LENGTH)
     assert find_end(full, max_model_len=6) is None

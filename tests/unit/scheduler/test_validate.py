@@ -18,7 +18,7 @@ def busy() -> Scheduler:
     return made
 
 
-def test_a_sound_scheduler_passes():
+def test_a_sound_scheduler_passes() -> None:
     busy().validate_state()
 
 
@@ -57,7 +57,7 @@ def compute_too_much(made: Scheduler) -> None:
         (compute_too_much, "0:r has 9 of 8 tokens computed"),
     ],
 )
-def test_damage_is_named(damage: Callable[[Scheduler], None], told: str):
+def test_damage_is_named(damage: Callable[[Scheduler], None], told: str) -> None:
     made = busy()
     damage(made)
     with pytest.raises(AssertionError, match=told):

@@ -85,9 +85,22 @@ def test_an_unknown_model_is_not_found_on_every_route(path: str) -> None:
 
 
 def test_a_fault_of_ours_says_nothing_of_itself() -> None:
-    llm = ScriptedLLM(lambda call: [KeyError("/secret/path")])
-    with pytest.raises(KeyError):  # for the server's log, after the answer was sent
-        post(build_app(server_state(llm), SETTINGS), "/v1/completions", {"prompt": "a"})
+    fault, sent = KeyError("/secret/path"), []
+    app = build_app(server_state(ScriptedLLM(lambda call: [fault])), SETTINGS)
+
+    async def keep(scope: Any, receive: Any, send: Any) -> None:
+        async def send_and_keep(message: Any) -> None:
+            sent.append(message)
+            await send(message)
+
+        await app(scope, receive, send_and_keep)
+
+    # After the answer it is raised, for the server's log.
+    with pytest.raises(KeyError):
+        post(keep, "/v1/completions", {"prompt": "a"}, {"x-request-id": "r"})
+    start, body = sent
+    assert (start["status"], dict(start["headers"])[b"x-request-id"]) == (500, b"r")
+    assert msgspec.json.decode(body["body"])["error"]["message"] == "The server failed on this request."
 
 
 def test_two_apps_are_two() -> None:

@@ -1,0 +1,447 @@
+"""The client against a link that is played, in time that is made up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.support.fake_time_loop import FakeTimeLoop, run
+from tests.support.mesh import hello, request, routing_id_of
+
+from roundhouse.frontend.mp_client import AsyncMPClient
+from roundhouse.protocol.errors import EngineDeadError, EngineGenerateError, MessageTooLarge, NoEngine, ShuttingDown
+from roundhouse.protocol.frames import ENGINE_TYPES, FRONTEND_TYPES, FrameDecoder, FrameEncoder
+from roundhouse.protocol.messages import (
+    AbortRequests,
+    Admitted,
+    Died,
+    Draining,
+    EngineCoreOutput,
+    EngineCoreOutputs,
+    EngineCoreRequest,
+    Hello,
+    OutputError,
+    Ping,
+    Pong,
+    Refused,
+    SchedulerStats,
+    UtilityOutput,
+    UtilityRequest,
+)
+from roundhouse.protocol.sampling import FinishReason
+from roundhouse.transport.frontend_link import SendResult
+
+
+class PlayedLink:
+    """Keeps what is sent; `engines` play the other end."""
+
+    def __init__(self, address: str, *, insecure_mesh: bool) -> None:
+        self.address = address
+        self.engines: dict[bytes, PlayedEngine] = {}
+        self.waiting: list[Callable[[], None]] = []
+        self.is_closed = False
+
+    def start(self, **callbacks: Callable[..., None]) -> None:
+        self.on_input = callbacks["on_input"]
+        self.on_output = callbacks["on_output"]
+        self.on_disconnected = callbacks["on_disconnected"]
+        self.on_failure = callbacks["on_failure"]
+
+    def send(self, routing_id: bytes, frames: list[Any]) -> SendResult:
+        engine = self.engines.get(routing_id)
+        return SendResult.GONE if engine is None else engine.receive(frames)
+
+    def notice_departures(self) -> None:
+        pass
+
+    def drain(self) -> bool:
+        waiting, self.waiting = self.waiting, []
+        for deliver in waiting:
+            deliver()
+        return True
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class PlayedEngine:
+    """Answers pings while `is_answering`; everything else is up to the test."""
+
+    def __init__(self, client: AsyncMPClient, greeting: Hello) -> None:
+        client.start()
+        self.link: PlayedLink = client.link  # type: ignore[assignment]
+        self.greeting = greeting
+        self.routing_id = routing_id_of(greeting)
+        self.link.engines[self.routing_id] = self
+        self.received: list[Any] = []
+        self.num_pings = 0
+        self.is_answering = True
+        self.result = SendResult.SENT
+        self.num_outputs = 0
+        self.num_lost_frames = 0
+        self.link.on_input([self.routing_id, b""])
+        self.link.on_input([self.routing_id, *self.encode(greeting)])
+        self.say(greeting)
+
+    @property
+    def admitted(self) -> Admitted:
+        assert isinstance(self.received[0], Admitted)
+        return self.received[0]
+
+    @staticmethod
+    def encode(message: Any) -> list[Any]:
+        return FrameEncoder(ENGINE_TYPES).encode(message)
+
+    def receive(self, frames: list[Any]) -> SendResult:
+        if self.result is not SendResult.SENT:
+            return self.result
+        message = FrameDecoder(FRONTEND_TYPES).decode(frames)
+        if isinstance(message, Ping):
+            self.num_pings += 1
+            if self.is_answering:
+                counted = len(self.received) - self.num_lost_frames
+                asyncio.get_running_loop().call_soon(self.pong, message, counted)
+        else:
+            self.received.append(message)
+        return SendResult.SENT
+
+    def pong(self, ping: Ping, counted: int) -> None:
+        self.say(Pong(self.admitted.session_id, ping.ping_number, counted, self.num_outputs, SchedulerStats()))
+
+    def say(self, message: Any) -> None:
+        self.link.on_output(self.encode(message))
+
+    def output(self, *outputs: EngineCoreOutput, **fields: Any) -> None:
+        self.num_outputs += 1
+        stamps = (self.admitted.session_id, self.admitted.engine_index, self.greeting.epoch, self.num_outputs)
+        self.say(EngineCoreOutputs(*stamps, list(outputs), **fields))
+
+    def vanish(self) -> None:
+        del self.link.engines[self.routing_id]
+        self.link.on_disconnected()
+
+
+def new_client(**options: Any) -> AsyncMPClient:
+    def now() -> float:
+        return asyncio.get_running_loop().time()
+
+    return AsyncMPClient("tcp://127.0.0.1:5570", clock=now, make_link=PlayedLink, **options)  # type: ignore[arg-type]
+
+
+def states(client: AsyncMPClient) -> list[str]:
+    return [view.state for view in client.engines()]
+
+
+def dead(request_id: str, message: str, first_token_index: int = 0) -> EngineCoreOutput:
+    error = OutputError("engine_dead", message)
+    return EngineCoreOutput(request_id, 0, first_token_index, [], FinishReason.ERROR, error=error)
+
+
+def test_a_request_goes_out_and_its_outputs_come_in() -> None:
+    async def main() -> None:
+        client = new_client()
+        engine = PlayedEngine(client, hello())
+        assert await client.wait_for_engine() == engine.greeting
+        asked = request("r", max_tokens=2)
+        await client.add_request_async(asked)
+        assert engine.received == [Admitted(client.instance, 1, 0, 1, 2**26), asked]
+        engine.output(EngineCoreOutput("r", 0, 0, [7]))
+        assert client.engines()[0].num_inflight == 1
+        assert (await client.get_output_async()).outputs == [EngineCoreOutput("r", 0, 0, [7])]
+        engine.output(EngineCoreOutput("r", 0, 1, [8], FinishReason.LENGTH))
+        assert (await client.get_output_async()).outputs[0].finished
+        assert client.engines()[0].num_inflight == 0
+
+    run(main())
+
+
+def test_requests_are_spread_pinned_and_aborted_where_they_are() -> None:
+    async def main() -> None:
+        client = new_client()
+        engines = [PlayedEngine(client, hello(name)) for name in "abc"]
+        for number in range(6):
+            await client.add_request_async(request(f"r{number}"))
+        assert [view.num_inflight for view in client.engines()] == [2, 2, 2]
+        await client.add_request_async(request("pinned", data_parallel_rank=2))
+        assert engines[2].received[-1].request_id == "pinned"
+        with pytest.raises(NoEngine, match="no engine with index 3"):
+            await client.add_request_async(request("nowhere", data_parallel_rank=3))
+        await client.abort_requests_async(["pinned", "nowhere"])
+        assert [engine.received[-1] == AbortRequests(["pinned"]) for engine in engines] == [False, False, True]
+
+    run(main())
+
+
+def test_an_engine_that_is_found_gone_is_skipped_and_lost() -> None:
+    async def main() -> None:
+        client = new_client()
+        engines = [PlayedEngine(client, hello(name)) for name in "ab"]
+        await client.add_request_async(request("first"))
+        holder = next(engine for engine in engines if len(engine.received) == 2)
+        other = next(engine for engine in engines if engine is not holder)
+        holder.result = SendResult.GONE
+        for number in range(4):
+            await client.add_request_async(request(f"r{number}"))
+        assert len(other.received) == 5
+        answer = await client.get_output_async()
+        reason = f"engine {holder.greeting.identity} is lost: the peer is gone"
+        assert answer.outputs == [dead("first", reason)]
+        assert len(client.engines()) == 1
+
+    run(main())
+
+
+def test_a_broken_connection_makes_the_client_ask_who_it_was() -> None:
+    async def main() -> None:
+        client = new_client()
+        engine, other = PlayedEngine(client, hello("a")), PlayedEngine(client, hello("b"))
+        started = asyncio.get_running_loop().time()
+        engine.vanish()
+        while len(client.engines()) == 2:
+            await asyncio.sleep(0.001)
+        assert asyncio.get_running_loop().time() - started < 0.02
+        assert [view.identity for view in client.engines()] == ["b"]
+        assert other.num_pings >= 2
+
+    run(main())
+
+
+def test_what_an_engine_said_before_it_went_still_counts() -> None:
+    async def main() -> None:
+        client = new_client()
+        engine = PlayedEngine(client, hello())
+        await client.add_request_async(request("r"))
+        engine.link.waiting.append(lambda: engine.output(EngineCoreOutput("r", 0, 0, [7], FinishReason.STOP)))
+        engine.vanish()
+        assert (await client.get_output_async()).outputs[0].finish_reason is FinishReason.STOP
+        await asyncio.sleep(1)
+        assert (client.engines(), client.counters.num_requests_lost) == ([], 0)
+
+    run(main())
+
+
+def test_a_peer_that_does_not_read_is_lost() -> None:
+    async def main() -> None:
+        client = new_client()
+        engine = PlayedEngine(client, hello())
+        engine.result = SendResult.FULL
+        with pytest.raises(NoEngine):
+            await client.add_request_async(request("r"))
+        await asyncio.sleep(0.1)
+        assert client.engines() == []
+
+    run(main())
+
+
+def test_silence_stalls_then_loses_and_a_pong_brings_an_engine_back() -> None:
+    async def main() -> None:
+        client = new_client()
+        engine = PlayedEngine(client, hello())
+        await asyncio.sleep(10)
+        assert states(client) == ["admitted"]
+        engine.is_answering = False
+        await asyncio.sleep(4.5)
+        assert states(client) == ["stalled"]
+        with pytest.raises(NoEngine):
+            await client.add_request_async(request("r"))
+        engine.is_answering = True
+        await asyncio.sleep(1.5)
+        await client.add_request_async(request("r"))
+        engine.is_answering = False
+        assert (await client.get_output_async()).outputs == [dead("r", "engine engine-0 is lost: silent for 60 s")]
+        assert engine.received[-1] == Refused("session_over", "silent for 60 s")
+
+    run(main())
+
+
+def test_a_pause_of_this_process_is_not_held_against_the_engines() -> None:
+    async def main() -> None:
+        client = new_client()
+        PlayedEngine(client, hello())
+        await asyncio.sleep(1.1)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, FakeTimeLoop)
+        loop.stand_still(300.0)
+        await asyncio.sleep(0.01)
+        assert states(client) == ["admitted"]
+
+    run(main())
+
+
+def test_a_missing_output_ends_the_session() -> None:
+    async def main() -> None:
+        client = new_client()
+        engine = PlayedEngine(client, hello())
+        await client.add_request_async(request("r", max_tokens=9))
+        engine.output(EngineCoreOutput("r", 0, 0, [7]))
+        engine.num_outputs += 1
+        engine.output(EngineCoreOutput("r", 0, 2, [9]))
+        await client.get_output_async()
+        reason = "output 3 came where 2 was due"
+        assert (await client.get_output_async()).outputs == [dead("r", f"engine engine-0 is lost: {reason}", 1)]
+        assert engine.received[-1] == Refused("session_over", reason)
+        engine.output(EngineCoreOutput("r", 0, 3, [9]))
+        assert client.counters.num_late_messages == 1
+
+    run(main())
+
+
+def test_a_missing_request_ends_the_session_after_a_second() -> None:
+    async def main() -> None:
+        client = new_client()
+        engine = PlayedEngine(client, hello())
+        await client.add_request_async(request("r"))
+        engine.num_lost_frames = 1
+        started = asyncio.get_running_loop().time()
+        answer = await client.get_output_async()
+        assert answer.outputs[0].error is not None
+        assert "control frames were lost on the way" in answer.outputs[0].error.message
+        assert asyncio.get_running_loop().time() - started < 2.6
+
+    run(main())
+
+
+def test_late_outputs_are_dropped_and_counted() -> None:
+    async def main() -> None:
+        client = new_client()
+        engine = PlayedEngine(client, hello())
+        await client.add_request_async(request("r", max_tokens=9, attempt=1))
+        engine.output(
+            EngineCoreOutput("r", 0, 0, [7]), EngineCoreOutput("x", 1, 0, [7]), EngineCoreOutput("r", 1, 0, [8])
+        )
+        assert (await client.get_output_async()).outputs == [EngineCoreOutput("r", 1, 0, [8])]
+        assert client.counters.num_late_outputs == 2
+        await client.abort_requests_async(["r"])
+        engine.output(EngineCoreOutput("r", 1, 1, [8]))
+        assert client.counters.num_late_outputs == 3
+
+    run(main())
+
+
+def test_draining_and_last_words() -> None:
+    async def main() -> None:
+        client = new_client()
+        engine = PlayedEngine(client, hello())
+        await client.add_request_async(request("r"))
+        engine.say(Draining(1, "shutdown", 30.0))
+        assert states(client) == ["draining"]
+        with pytest.raises(NoEngine):
+            await client.add_request_async(request("s"))
+        engine.say(Died(1, "out of memory"))
+        reason = "engine engine-0 is lost: the engine died: out of memory"
+        assert (await client.get_output_async()).outputs == [dead("r", reason)]
+
+    run(main())
+
+
+def test_utilities_are_answered_by_those_who_were_asked() -> None:
+    async def main() -> None:
+        client = new_client()
+        engines = [PlayedEngine(client, hello(name)) for name in "ab"]
+        call = asyncio.create_task(client.call_utility_async("ask", 1))
+        await asyncio.sleep(0)
+        asked = [engine.received[-1] for engine in engines]
+        assert asked == [UtilityRequest(1, "ask", [1]), UtilityRequest(2, "ask", [1])]
+        engines[1].output(utility_output=UtilityOutput(1, "not mine"))
+        engines[1].output(utility_output=UtilityOutput(2, "b"))
+        engines[0].output(utility_output=UtilityOutput(1, "a"))
+        assert await call == ["a", "b"]
+        failing = asyncio.create_task(client.call_utility_async("ask", engine_index=1))
+        await asyncio.sleep(0)
+        engines[1].output(utility_output=UtilityOutput(3, failure_message="cannot"))
+        with pytest.raises(EngineGenerateError, match="cannot"):
+            await failing
+        dying = asyncio.create_task(client.call_utility_async("ask"))
+        await asyncio.sleep(0)
+        engines[0].vanish()
+        with pytest.raises(EngineDeadError, match="engine a is lost"):
+            await dying
+
+    run(main())
+
+
+def test_malformed_messages_are_counted_and_end_nothing() -> None:
+    async def main() -> None:
+        client = new_client()
+        engine = PlayedEngine(client, hello())
+        for frames in ([b""], [b"\x00", b"\xc1"], [b"\x09", b"x"], *([[b"x", b"y"]] * 3)):
+            engine.link.on_output(frames)
+            engine.link.on_input([engine.routing_id, *frames, b""])
+        engine.link.on_input([b"no routing id", *engine.encode(hello())])
+        engine.link.on_input([engine.routing_id, *engine.encode(Died(1, "by the wrong socket"))])
+        assert client.counters.num_malformed == 14
+        await client.add_request_async(request("r"))
+        assert isinstance(engine.received[-1], EngineCoreRequest)
+
+    run(main())
+
+
+def test_a_message_that_is_too_large_for_the_engine_is_not_sent() -> None:
+    async def main() -> None:
+        client = new_client()
+        engine = PlayedEngine(client, hello(max_message_bytes=1024))
+        with pytest.raises(MessageTooLarge):
+            await client.add_request_async(request("r", prompt=list(range(1000))))
+        await client.add_request_async(request("r"))
+        await asyncio.sleep(5)
+        assert (len(engine.received), states(client)) == (2, ["admitted"])
+
+    run(main())
+
+
+def test_an_engine_whose_outputs_nobody_takes_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roundhouse.frontend.mp_client.MAX_BYTES_WAITING_PER_PEER", 1000)
+
+    async def main() -> None:
+        client = new_client()
+        engine = PlayedEngine(client, hello())
+        await client.add_request_async(request("r", max_tokens=9))
+        for index in range(3):
+            engine.output(EngineCoreOutput("r", 0, index, [7], kv_transfer_params={"x": "y" * 250}))
+        for _ in range(3):
+            await client.get_output_async()
+        for index in range(3, 7):
+            engine.output(EngineCoreOutput("r", 0, index, [7], kv_transfer_params={"x": "y" * 250}))
+        assert client.engines() == []
+
+    run(main())
+
+
+def test_a_failure_of_the_reader_reaches_everybody_who_waits() -> None:
+    async def main() -> None:
+        client = new_client()
+        engine = PlayedEngine(client, hello())
+        await client.add_request_async(request("r", max_tokens=9))
+        call = asyncio.create_task(client.call_utility_async("ask"))
+        await asyncio.sleep(0)
+        engine.output(EngineCoreOutput("r", 0, 0, [7]))
+        engine.link.on_failure(RuntimeError("a bug"))
+        assert (await client.get_output_async()).outputs[0].new_token_ids == [7]
+        for _ in range(2):
+            with pytest.raises(EngineDeadError, match="a bug"):
+                await client.get_output_async()
+        for waiting in (call, client.add_request_async(request("s")), client.wait_for_engine()):
+            with pytest.raises(EngineDeadError):
+                await waiting
+        await client.abort_requests_async(["r"])
+
+    run(main())
+
+
+def test_shutdown_ends_everybody_who_waits() -> None:
+    async def main() -> None:
+        client = new_client()
+        client.start()
+        link: PlayedLink = client.link  # type: ignore[assignment]
+        waiting = [asyncio.create_task(client.get_output_async()), asyncio.create_task(client.wait_for_engine())]
+        await asyncio.sleep(0)
+        client.shutdown()
+        client.shutdown()
+        assert link.is_closed
+        for task in waiting:
+            with pytest.raises(ShuttingDown):
+                await task
+
+    run(main())
