@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from roundhouse.frontend.async_llm import AsyncLLM as AsyncLLM
+    from roundhouse.protocol.messages import PoolingParams as PoolingParams
     from roundhouse.protocol.sampling import SamplingParams as SamplingParams
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "AsyncLLM": "roundhouse.frontend.async_llm",
+    "PoolingParams": "roundhouse.protocol.messages",
     "SamplingParams": "roundhouse.protocol.sampling",
 }
 
-__all__ = ["AsyncLLM", "SamplingParams", "__version__"]
+__all__ = ["AsyncLLM", "PoolingParams", "SamplingParams", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -341,7 +341,7 @@ def test_an_engine_that_is_terminated_leaves_after_its_last_output(address: str,
             engine.terminate()
             outputs = (await collect(client, {"r"}))["r"]
             assert outputs[-1].finish_reason is FinishReason.LENGTH
-            assert engine.wait(10) == 0
+            assert await asyncio.to_thread(engine.wait, 10) == 0
             await until(lambda: client.engines() == [])
 
     asyncio.run(main())
@@ -354,7 +354,7 @@ def test_last_words_reach_the_frontend(address: str, processes: Processes) -> No
             await client.wait_for_engine()
             with pytest.raises(EngineDeadError, match="the engine died: a crash that was asked for"):
                 await client.call_utility_async("crash")
-            assert engine.wait(10) == 1
+            assert await asyncio.to_thread(engine.wait, 10) == 1
             assert client.engines() == []
 
     asyncio.run(main())
@@ -454,15 +454,27 @@ def test_malformed_messages_end_nothing(tmp_path: Path, processes: Processes) ->
     asyncio.run(main())
 
 
-def test_one_frontend_by_two_names_has_one_session(tmp_path: Path, processes: Processes) -> None:
+def test_one_frontend_by_two_addresses_has_one_session(processes: Processes) -> None:
     port = free_port_pair()
 
     async def main() -> None:
-        async with client_on(f"tcp://127.0.0.1:{port}") as client:
-            processes.engine(f"tcp://127.0.0.1:{port}", f"tcp://localhost:{port}")
+        async with client_on(f"tcp://*:{port}", insecure_mesh=True) as client:
+            processes.engine(f"tcp://127.0.0.1:{port}", f"tcp://127.0.0.2:{port}")
             await until(lambda: client.counters.num_admitted == 2)
             await asyncio.sleep(2.5)  # more than the back-off of the session that had to go
             assert client.counters.num_admitted == 2
+            assert await tokens_of(client, "r", [6], 2) == [6, 6]
+
+    asyncio.run(main())
+
+
+def test_an_engine_finds_its_frontend_by_name(processes: Processes) -> None:
+    port = free_port_pair()
+
+    async def main() -> None:
+        async with client_on(f"tcp://localhost:{port}") as client:
+            processes.engine(f"tcp://localhost:{port}")
+            await client.wait_for_engine()
             assert await tokens_of(client, "r", [6], 2) == [6, 6]
 
     asyncio.run(main())

@@ -1,4 +1,4 @@
-"""An asyncio event loop whose time is made of what its timers wait for: an hour passes at once. The idea is looptime's."""
+"""An asyncio event loop whose time is what its timers wait for: an hour passes at once. The idea is looptime's."""
 
 from __future__ import annotations
 

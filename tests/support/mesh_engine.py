@@ -1,7 +1,7 @@
 """An engine process without a model: the real socket threads and a busy loop that echoes. `mesh_engine.py CONFIG`.
 
-CONFIG is JSON: {"frontends": […], "identity": …, "epoch": [granted, start], "model": …, "max_message_bytes": …}, of which
-all but the first two may be left out. An ADD of max_tokens n is answered with n outputs of one token each: the prompt's
+CONFIG is JSON: {"frontends": […], "identity": …, "epoch": [granted, start], "model": …, "max_message_bytes": …}; all
+but the first two may be left out. An ADD of max_tokens n is answered with n outputs of one token each: the prompt's
 tokens over and over.
 """
 
@@ -11,6 +11,7 @@ import json
 import queue
 import signal
 import sys
+import threading
 from typing import Any
 
 import numpy as np
@@ -126,9 +127,16 @@ class EchoLoop:
         self.output_queue.put(Outputs(client_index, EngineCoreOutputs(utility_output=output)))
 
 
+def wait_for_sigterm(loop: EchoLoop) -> None:
+    """A handler would not do: Python runs it in the main thread, and that may just be falling asleep in `get`."""
+    signal.sigwait([signal.SIGTERM])
+    loop.input_queue.put("stop")
+
+
 def main() -> None:
     loop = EchoLoop(json.loads(sys.argv[1]))
-    signal.signal(signal.SIGTERM, lambda *_: loop.input_queue.put("stop"))
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    threading.Thread(target=wait_for_sigterm, args=[loop], daemon=True).start()
     loop.link.start()
     try:
         loop.run()

@@ -24,13 +24,14 @@ KILL_AFTER_S = 5.0
 
 
 class EnginesFailed(RoundhouseError):
-    """No engine ever came up; the engine has said why on stderr."""
+    """No engine ever came up. has_said_why: on stderr, before it left by itself."""
 
     code = "engines_failed"
 
-    def __init__(self, message: str, exit_code: int) -> None:
+    def __init__(self, message: str, exit_code: int, *, has_said_why: bool) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+        self.has_said_why = has_said_why
 
 
 class EngineProcesses:
@@ -72,7 +73,8 @@ class EngineProcesses:
                 return
             match policy.on_exit(exit_code, self._clock() - started, was_serving=self._is_serving()):
                 case GiveUp(code):
-                    raise EnginesFailed(f"engine {index} did not come up (exit code {exit_code})", code)
+                    message = f"engine {index} ended before it was ready ({_cause(exit_code)})"
+                    raise EnginesFailed(message, code, has_said_why=exit_code > 0)
                 case again:
                     logger.warning("engine %d ended (%s); next start in %g s", index, _cause(exit_code), again.after_s)
                     await self._pause(again.after_s)

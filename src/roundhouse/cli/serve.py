@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from contextlib import asynccontextmanager
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import uvloop
 
@@ -29,7 +30,8 @@ def run_serve(settings: ServeSettings) -> None:
     try:
         uvloop.run(_run(settings, monotonic()))
     except EnginesFailed as failure:
-        print(f"roundhouse: error: {failure.message}", file=sys.stderr)
+        if not failure.has_said_why:
+            print(f"roundhouse: error: {failure.message}", file=sys.stderr)
         sys.exit(failure.exit_code)
 
 
@@ -52,29 +54,29 @@ async def _serve(settings: ServeSettings, http: HttpFrontend, folder: ModelFolde
         *("--grace", "0", "--engines-on-machine", str(settings.engines)),
         *tuning_flags(settings.tuning),
     ]
-    ready = asyncio.create_task(client.wait_for_engine(), name="first engine")
-    processes = EngineProcesses(arguments, settings.engines, is_serving=ready.done)
-    async with (
-        _running(processes, http.leaving),
-        frontend_app(folder, client, settings.http.served_names, engines_can_come=False) as app,
-    ):
+    async with frontend_app(folder, client, settings.http.served_names, engines_can_come=False) as app:
         http.door.open(app)
-        await _first(ready, http.leaving)
-        if not http.leaving.is_set():
-            logger.info("ready in %.1f s: %s at %s/v1", monotonic() - started, served_name, http.url)
-            await http.leaving.wait()
-        ready.cancel()
-        await http.leave()
+        ready = asyncio.create_task(client.wait_for_engine(), name="first engine")
+        try:
+            async with _running(EngineProcesses(arguments, settings.engines, is_serving=ready.done)):
+                await _first(ready, http.leaving)
+                if not http.leaving.is_set():
+                    took_s = monotonic() - started
+                    logger.info("ready in %.1f s: %s at %s/v1", took_s, served_name, http.url)
+                    await http.leaving.wait()
+                await http.leave()
+        finally:
+            ready.cancel()
 
 
-async def _first(task: asyncio.Task[object], leaving: asyncio.Event) -> None:
+async def _first(task: asyncio.Task[Any], leaving: asyncio.Event) -> None:
     asked = asyncio.create_task(leaving.wait())
     await asyncio.wait((task, asked), return_when=asyncio.FIRST_COMPLETED)
     asked.cancel()
 
 
 @asynccontextmanager
-async def _running(processes: EngineProcesses, leaving: asyncio.Event) -> AsyncIterator[None]:
+async def _running(processes: EngineProcesses) -> AsyncIterator[None]:
     """Keeps the engines alive inside the block and ends them after it; their failure ends the block."""
     try:
         async with asyncio.TaskGroup() as group:

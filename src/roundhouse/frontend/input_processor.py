@@ -139,7 +139,7 @@ class InputProcessor:
             if params.task not in self._pooling_tasks:
                 raise InvalidRequest(f"this model does not serve the task {params.task!r}", param="task")
             return
-        params.verify(vocab_size=self._tokenizer.model_vocab_size)
+        params.verify(vocab_size=self._tokenizer.vocab_size)
         if params.max_tokens is not None and params.max_tokens > max_model_len:
             raise ContextLengthExceeded(
                 f"This model's maximum context length is {max_model_len} tokens. "
@@ -150,7 +150,7 @@ class InputProcessor:
     def _verify_token_ids(self, token_ids: list[int]) -> None:
         if not token_ids:
             raise InvalidRequest("the prompt is empty", param="prompt")
-        size = self._tokenizer.model_vocab_size
+        size = self._tokenizer.vocab_size
         for token_id in (min(token_ids), max(token_ids)):
             if not 0 <= token_id < size:
                 raise InvalidRequest(f"prompt: token id {token_id} is outside the vocabulary of {size}", param="prompt")

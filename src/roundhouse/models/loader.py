@@ -7,12 +7,13 @@ device and filled from memory-mapped files, so a bfloat16 model loads in a tenth
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from roundhouse.models.attention import IMPLEMENTATION, paged_attention_forward
 from roundhouse.models.causal_lm import CausalLM
@@ -61,7 +62,7 @@ def load_causal_lm(
     AttentionInterface.register(IMPLEMENTATION, paged_attention_forward)
     with _progress(on_progress):
         try:
-            module = model_class.from_pretrained(
+            module, info = model_class.from_pretrained(
                 folder,
                 config=config,
                 dtype=dtype,
@@ -69,9 +70,13 @@ def load_causal_lm(
                 use_safetensors=True,
                 local_files_only=True,
                 trust_remote_code=False,
+                output_loading_info=True,
             )
-        except (ValueError, OSError, KeyError, RuntimeError, ImportError) as error:
+        except (ValueError, OSError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
             raise ModelError(f"the weights in {folder} cannot be loaded: {error}") from error
+    if info["missing_keys"]:
+        # transformers would go on with random ones.
+        raise ModelError(f"the weights in {folder} lack {_some_of(info['missing_keys'])}")
     return wrap_module(module.to(device), max_model_len=length)
 
 
@@ -79,6 +84,11 @@ def wrap_module(module: Any, *, max_model_len: int) -> CausalLM:
     """A transformers module whose attention implementation is ours, looked at and made a `CausalLM`."""
     module.eval().requires_grad_(False)
     return CausalLM(module, record_layers(module, max_model_len=max_model_len), max_model_len=max_model_len)
+
+
+def _some_of(names: Iterable[str]) -> str:
+    ordered = sorted(names)
+    return ", ".join(ordered[:3]) + (f" and {len(ordered) - 3} more" if len(ordered) > 3 else "")
 
 
 def _class_of(config: Any) -> Any:

@@ -108,7 +108,8 @@ class Worker:
             num_computed_tokens=0,
         )
         self.execute_model(SchedulerOutput([request], {_WARM_UP_ID: num_tokens}))
-        self.execute_model(SchedulerOutput([], {_WARM_UP_ID: 1}))
+        if num_tokens < self.max_model_len:
+            self.execute_model(SchedulerOutput([], {_WARM_UP_ID: 1}))
         self.execute_model(SchedulerOutput([], {}, finished=[_WARM_UP_ID]))
 
     def execute_model(self, plan: SchedulerOutput) -> ModelRunnerOutput:

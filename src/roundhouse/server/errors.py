@@ -79,7 +79,8 @@ def _json(status: int, body: bytes, headers: dict[str, str] | None = None) -> Re
 
 async def _on_roundhouse_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RoundhouseError)
-    if error.http_status >= 500:
+    # A probe of a server that starts, or a crowd that meets a full one, is no fault to be told of line by line.
+    if error.http_status >= 500 and not isinstance(error, CapacityError):
         log.warning("%s %s: %s: %s", request.method, request.scope["path"], error.code, error.message)
     return _json(error.http_status, error_json_of(error), retry_headers(error))
 

@@ -32,9 +32,9 @@ _EVERY_SOCKET = {
     # A closed socket drops what it holds: its session is over, and the next one would be handed stale messages.
     zmq.LINGER: 0,
     zmq.SNDHWM: SEND_HWM,
-    # None, or a peer that disconnects while libzmq waits for room aborts this whole process ("Assertion failed:
-    # !_io_error", https://github.com/zeromq/libzmq/issues/4767, still in 4.3.5): heartbeats and a receive limit do not go
-    # together. What waits is bounded by whoever drains the socket, and by the peer's own bounds while nobody does.
+    # No limit. Heartbeats and a receive limit do not go together: a peer that disconnects while libzmq waits for room
+    # aborts this whole process ("Assertion failed: !_io_error", https://github.com/zeromq/libzmq/issues/4767, still in
+    # 4.3.5). What waits is bounded by whoever drains the socket, and by the peer's silence rule while nobody does.
     zmq.RCVHWM: 0,
     # Finds a frozen or cut-off peer in 1.5 to 1.8 s; TCP alone takes minutes, and ipc has nothing of the kind.
     zmq.HEARTBEAT_IVL: 500,

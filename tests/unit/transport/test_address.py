@@ -12,7 +12,7 @@ from roundhouse.transport.address import IpcAddress, TcpAddress, parse_address
         ("tcp://127.0.0.1:5570", TcpAddress("127.0.0.1", 5570), ("tcp://127.0.0.1:5570", "tcp://127.0.0.1:5571")),
         ("tcp://[::1]:5570", TcpAddress("::1", 5570), ("tcp://[::1]:5570", "tcp://[::1]:5571")),
         ("tcp://*:1", TcpAddress("*", 1), ("tcp://*:1", "tcp://*:2")),
-        ("tcp://web-0.web_x.ns.svc.:65534", TcpAddress("web-0.web_x.ns.svc.", 65534), ("tcp://web-0.web_x.ns.svc.:65534", "tcp://web-0.web_x.ns.svc.:65535")),
+        ("tcp://w-0.x_y.:65534", TcpAddress("w-0.x_y.", 65534), ("tcp://w-0.x_y.:65534", "tcp://w-0.x_y.:65535")),
         ("ipc:///run/mesh", IpcAddress("/run/mesh"), ("ipc:///run/mesh/in.sock", "ipc:///run/mesh/out.sock")),
         ("ipc:///run/mesh/", IpcAddress("/run/mesh"), ("ipc:///run/mesh/in.sock", "ipc:///run/mesh/out.sock")),
     ],
