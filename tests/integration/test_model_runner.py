@@ -18,9 +18,9 @@ PROMPTS = {
     "fact": "The capital of France is",
     "code": "def fibonacci(n):",
     "scripts": "Привет, 日本の首都は 🚂",
-    "long": "A roundhouse stands beside the railway, and its turntable serves every track. " * 12,
+    "long": "A roundhouse stands beside the railway, and its turntable serves every track. " * 6,
 }
-NUM_OUTPUTS = 24
+NUM_OUTPUTS = 12
 WITH_LOGPROBS = SamplingParams(temperature=0.0, logprobs=0, prompt_logprobs=0)
 NEAR_TIE = 1e-3
 ATOL = 5e-4

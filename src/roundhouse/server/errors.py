@@ -15,7 +15,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from roundhouse.protocol.errors import ModelNotFound, RequestError, RoundhouseError
+from roundhouse.protocol.errors import CapacityError, ModelNotFound, RequestError, RoundhouseError
 
 log = logging.getLogger(__name__)
 

@@ -109,8 +109,10 @@ def test_a_prompt_that_is_none(prompt, param):
     assert caught.value.param == param
 
 
-def test_padding_ids_of_the_weights_are_part_of_the_vocabulary():
-    assert requests([PADDING])[0].prompt_token_ids == [PADDING]
+def test_padding_ids_of_the_weights_are_no_tokens():
+    """The engine never samples one and refuses them too."""
+    with pytest.raises(InvalidRequest, match="outside the vocabulary"):
+        requests([PADDING])
 
 
 @pytest.mark.parametrize(
@@ -121,8 +123,8 @@ def test_padding_ids_of_the_weights_are_part_of_the_vocabulary():
         (SamplingParams(n=2, temperature=0.0), "n"),
         (SamplingParams(max_tokens=0), "max_tokens"),
         (SamplingParams(temperature=float("nan")), "temperature"),
-        (SamplingParams(logit_bias={PADDING + 1: 1.0}), "logit_bias"),
-        (SamplingParams(stop_token_ids=[PADDING + 1]), "stop_token_ids"),
+        (SamplingParams(logit_bias={PADDING: 1.0}), "logit_bias"),
+        (SamplingParams(stop_token_ids=[PADDING]), "stop_token_ids"),
         (PoolingParams(), "task"),
     ],
 )
