@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import queue
 import signal
+import socket
 import sys
 import threading
 from typing import Any
@@ -127,16 +128,24 @@ class EchoLoop:
         self.output_queue.put(Outputs(client_index, EngineCoreOutputs(utility_output=output)))
 
 
-def wait_for_sigterm(loop: EchoLoop) -> None:
-    """A handler would not do: Python runs it in the main thread, and that may just be falling asleep in `get`."""
-    signal.sigwait([signal.SIGTERM])
-    loop.input_queue.put("stop")
+def stop_at_sigterm(loop: EchoLoop) -> None:
+    """A handler alone would not do: Python runs it in the main thread, which may just be falling asleep in `get`."""
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.set_wakeup_fd(writer.fileno())
+
+    def wait() -> None:
+        with reader, writer:
+            reader.recv(1)
+        loop.input_queue.put("stop")
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def main() -> None:
     loop = EchoLoop(json.loads(sys.argv[1]))
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-    threading.Thread(target=wait_for_sigterm, args=[loop], daemon=True).start()
+    stop_at_sigterm(loop)
     loop.link.start()
     try:
         loop.run()

@@ -67,8 +67,10 @@ LATE_S = 0.5
 PROBE_AGAIN_S = (0.02, 0.1, 0.3)
 """libzmq tells of a broken connection a little before sends to it fail."""
 
-GONE_GRACE_S = 0.01
-"""An engine that leaves sends its last outputs first, but by another connection than the one that is seen to end."""
+GONE_QUIET_S = 0.05
+LAST_OUTPUTS_S = 4.0
+"""An engine that leaves sends its last outputs first, but by another connection than the one that is seen to end. It is
+lost when none came for the first time, or after the second, which is how long its PUSH lingers."""
 
 
 @dataclass(slots=True)
@@ -323,12 +325,16 @@ class AsyncMPClient(EngineCoreClient):
             return True
         if not member.is_unreachable:
             member.is_unreachable = True
-            self._later(GONE_GRACE_S, partial(self._bury, member, result.value))
+            give_up_at = self._clock() + LAST_OUTPUTS_S
+            self._later(GONE_QUIET_S, partial(self._bury, member, result.value, member.output_number, give_up_at))
         return False
 
-    def _bury(self, member: Member, reason: str) -> None:
+    def _bury(self, member: Member, reason: str, last_output_number: int, give_up_at: float) -> None:
         self.link.drain()
-        self._obey(self._engines.lose(member, reason))
+        if member.output_number != last_output_number and self._clock() < give_up_at:
+            self._later(GONE_QUIET_S, partial(self._bury, member, reason, member.output_number, give_up_at))
+        else:
+            self._obey(self._engines.lose(member, reason))
 
     def _probe(self) -> None:
         """Some connection ended: a ping to each engine finds out whose."""
