@@ -58,8 +58,8 @@ from roundhouse.transport.sockets import Socket
 
 logger = logging.getLogger(__name__)
 
-TICK_S = 0.25
-TICKS_A_PING = 4
+TICK_S = 0.5
+TICKS_A_PING = 2
 
 LATE_S = 0.5
 """A tick that comes this much after its time: the whole process stood still, and no engine is to blame."""

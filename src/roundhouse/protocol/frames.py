@@ -44,7 +44,10 @@ ENGINE_TYPES: dict[type, bytes] = {
 
 def size_of(frames: Sequence[Buffer]) -> int:
     """Bytes of all frames together."""
-    return sum(frame.nbytes if isinstance(frame, memoryview) else len(frame) for frame in frames)
+    size = 0
+    for frame in frames:
+        size += frame.nbytes if isinstance(frame, memoryview) else len(frame)
+    return size
 
 
 def validate_alive(frames: Sequence[Buffer]) -> bool:

@@ -23,9 +23,11 @@ Frames = list[bytes | memoryview]
 
 def receive(socket: Socket) -> Frames:
     """One message: its first frame copied, the others as views that keep their memory alive. Raises `zmq.Again`."""
-    frames: Frames = [socket.recv(zmq.NOBLOCK)]
-    while socket.getsockopt(zmq.RCVMORE):
-        frames.append(socket.recv(zmq.NOBLOCK, copy=False).buffer)
+    frame = socket.recv(zmq.NOBLOCK, copy=False)
+    frames: Frames = [frame.bytes]
+    while frame.more:
+        frame = socket.recv(zmq.NOBLOCK, copy=False)
+        frames.append(frame.buffer)
     return frames
 
 
