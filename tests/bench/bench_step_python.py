@@ -1,8 +1,8 @@
 """What a step of the model runner costs apart from the model: `python tests/bench/bench_step_python.py [--profile]`.
 
-The model is a stub that returns the same logits again and again, so what is left is the rows, the attention metadata, the
-sampler and the output. With the vocabulary of the default model the sampler's own kernels (argmax, topk, logsumexp over
-49,152 logits a row) are in it; with a small one they vanish, and Python is left alone.
+The model is a stub that returns the same logits again and again, so what is left is the rows, the attention metadata,
+the sampler and the output. With the vocabulary of the default model the sampler's own kernels (max, topk, logsumexp
+over 49,152 logits a row) are in it; with a small one they vanish, and Python is left alone.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class StubModel:
 
     def forward(self, token_ids: Any, positions: Any, attention: Any, logits_indices: torch.Tensor) -> torch.Tensor:
         # What all layers share of a decode step is the step's cost; the attention itself is the model's.
-        attention._make_plans(None)
+        attention.plans(None)
         started = time.perf_counter()
         logits = self._logits[: len(logits_indices)].clone()
         self.seconds = time.perf_counter() - started

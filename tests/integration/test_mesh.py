@@ -19,8 +19,6 @@ import numpy as np
 import pytest
 import uvloop
 import zmq
-from tests.support.mesh import request
-from tests.support.mesh_engine import pattern, rows
 
 from roundhouse.frontend.mp_client import AsyncMPClient
 from roundhouse.protocol.errors import (
@@ -34,6 +32,8 @@ from roundhouse.protocol.errors import (
 )
 from roundhouse.protocol.messages import EngineCoreOutput
 from roundhouse.protocol.sampling import FinishReason
+from tests.support.mesh import request
+from tests.support.mesh_engine import pattern, rows
 
 ROOT = Path(__file__).parents[2]
 ENGINE = ROOT / "tests/support/mesh_engine.py"

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.support.runner_driver import RunnerDriver, make_runner
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from roundhouse.model_store import load_tokenizer
 from roundhouse.models.causal_lm import CausalLM
 from roundhouse.models.loader import load_causal_lm, read_config
 from roundhouse.protocol.sampling import SamplingParams
+from tests.support.runner_driver import RunnerDriver, make_runner
 
 PROMPTS = {
     "one token": "a",

@@ -8,9 +8,8 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from tests.support.mesh import request
-
 from roundhouse.frontend.mp_client import AsyncMPClient
+from tests.support.mesh import request
 
 
 async def main(address: str, count: int, prefix: str) -> None:

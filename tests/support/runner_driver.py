@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from roundhouse.models.causal_lm import CausalLM
 from roundhouse.protocol.sampling import SamplingParams
+from roundhouse.runner.attention_sdpa import SdpaBackend
+from roundhouse.runner.config import RunnerConfig
+from roundhouse.runner.kv_store import KVStore
 from roundhouse.runner.model_runner import ModelRunner
 from roundhouse.scheduler.step import ModelRunnerOutput, NewRequest, SchedulerOutput
 
@@ -67,10 +72,16 @@ class RunnerDriver:
 
     def preempt(self, request_id: str) -> None:
         """Gives up the blocks; the next step that names the request sends it whole again."""
+        if not self._blocks[request_id]:
+            return
         self._finished.append(request_id)
         self._free.extend(self._blocks[request_id])
         self._blocks[request_id] = []
         self._computed[request_id] = 0
+
+    def num_left(self) -> dict[str, int]:
+        """Tokens that each request has and that are not computed."""
+        return {key: len(self.token_ids[key]) - done for key, done in self._computed.items()}
 
     def step(self, num_scheduled: dict[str, int]) -> ModelRunnerOutput:
         new_requests: list[NewRequest] = []
@@ -95,15 +106,17 @@ class RunnerDriver:
 
     def step_all(self, *, chunk: int = 10**9) -> ModelRunnerOutput:
         """One step in which every request computes what it has not, at most `chunk` tokens."""
-        return self.step({key: min(chunk, len(self.token_ids[key]) - done) for key, done in self._computed.items()})
+        return self.step({key: min(chunk, count) for key, count in self.num_left().items()})
 
     def run(self, num_outputs: int, *, chunk: int = 10**9) -> dict[str, list[int]]:
         """Steps until each request has that many outputs, ending each as it gets there; outputs by request."""
         wanted = list(self._computed)
-        while self._computed:
-            self.step_all(chunk=chunk)
+        while True:
             for request_id in [key for key in self._computed if len(self.output_ids(key)) >= num_outputs]:
                 self.finish(request_id)
+            if not self._computed:
+                break
+            self.step_all(chunk=chunk)
         return {request_id: self.output_ids(request_id) for request_id in wanted}
 
     def output_ids(self, request_id: str) -> list[int]:
@@ -121,17 +134,9 @@ class RunnerDriver:
         )
 
 
-def make_runner(model: Any, *, num_blocks: int = 64, block_size: int = 4, **config: Any) -> RunnerDriver:
-    """A `ModelRunner` on CPU with the SDPA backend around a `CausalLM`, and its driver."""
-    from pathlib import Path
-
-    from roundhouse.runner.attention_sdpa import SdpaBackend
-    from roundhouse.runner.config import RunnerConfig
-    from roundhouse.runner.kv_store import KVStore
-
-    store = KVStore(
-        model.layers, num_blocks=num_blocks, block_size=block_size, dtype=model.dtype, device=model.device
-    )
+def make_runner(model: CausalLM, *, num_blocks: int = 64, block_size: int = 4, **config: Any) -> RunnerDriver:
+    """A `ModelRunner` with the SDPA backend around `model`, and its driver."""
+    store = KVStore(model.layers, num_blocks=num_blocks, block_size=block_size, dtype=model.dtype, device=model.device)
     backend = SdpaBackend(store, dtype=model.dtype, device=model.device)
     runner_config = RunnerConfig(Path("unused"), block_size=block_size, **{"max_num_seqs": 8, **config})
     runner = ModelRunner(model, backend, store, runner_config, max_model_len=model.max_model_len)

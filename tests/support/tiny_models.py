@@ -21,8 +21,8 @@ from transformers import (
     Qwen2Config,
     Qwen3Config,
 )
-from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 from transformers.modeling_utils import AttentionInterface
+from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 from roundhouse.models.attention import IMPLEMENTATION, paged_attention_forward
 

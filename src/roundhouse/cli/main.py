@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +32,7 @@ def cli() -> None:
 @options.http
 @options.engines
 @options.engine_tuning
-@options.logging
+@options.log_level
 def serve(**flags: Any) -> None:
     """Serve MODEL here: one frontend and local engine processes.
 
@@ -45,7 +47,7 @@ def serve(**flags: Any) -> None:
 @options.model
 @options.http
 @options.mesh_bind
-@options.logging
+@options.log_level
 def frontend(**flags: Any) -> None:
     """Run a frontend: the OpenAI API for engines that connect to it."""
     from roundhouse.cli.frontend import run_frontend
@@ -57,12 +59,15 @@ def frontend(**flags: Any) -> None:
 @options.model
 @options.mesh_connect
 @options.engine_tuning
-@options.logging
+@options.log_level
 def engine(**flags: Any) -> None:
     """Run one engine: it holds MODEL and connects to frontends."""
     from roundhouse.cli.engine import run_engine
 
-    sys.exit(run_engine(options.engine_settings(flags)))
+    exit_code = run_engine(options.engine_settings(flags))
+    # Python's own way out unloads torch: half a second, and a screenful about leaks in libraries under it.
+    logging.shutdown()
+    os._exit(exit_code)
 
 
 @cli.command()

@@ -114,7 +114,7 @@ def _stack(*decorators: Callable[[F], F]) -> Callable[[F], F]:
 
 model = click.argument("model", default=DEFAULT_MODEL, envvar="ROUNDHOUSE_MODEL")
 
-logging = _option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="Log level.")
+log_level = _option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="Log level.")
 
 http = _stack(
     _option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; :: or 0.0.0.0 for all."),

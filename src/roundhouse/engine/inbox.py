@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 from roundhouse.protocol.messages import AbortRequests
 from roundhouse.transport.items import Backlog, InputItem, Received
+
+SIGNAL_CHECK_S = 0.5
+"""Python runs a signal's handler in the main thread, between two bytecodes: a signal that comes just before the thread
+begins to wait is not seen until the wait ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,11 @@ class Inbox:
 
     def get(self) -> InboxItem:
         """The next item; waits for it."""
-        return self._taken(self._items.get())
+        while True:
+            try:
+                return self._taken(self._items.get(timeout=SIGNAL_CHECK_S))
+            except Empty:
+                continue
 
     def drain(self) -> list[InboxItem]:
         """Everything that waits now, in order."""

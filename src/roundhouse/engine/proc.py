@@ -162,7 +162,8 @@ class EngineProc:
     def _begin_shutdown(self) -> None:
         """The first call drains, the second ends what still runs."""
         if self.shutdown.ask(self._clock()) is ShutdownState.DRAINING:
-            logger.info("draining: %s", self.core.stats())
+            load = self.core.stats()
+            logger.info("draining: %d requests run, %d wait", load.num_running_reqs, load.num_waiting_reqs)
             self.output_queue.put(Drain("shutdown", self.shutdown.grace_s))
 
     def _abort_all(self) -> None:

@@ -6,6 +6,7 @@ would serve wrongly is refused here, before it serves anybody.
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +73,9 @@ def refuse_by_class(model_class: Any) -> None:
         raise ModelError(f"{name} keeps a recurrent state (a state-space model), which is not supported")
     if not model_class.is_backend_compatible():
         raise ModelError(f"{name} does not use transformers' attention interface, so it cannot have a paged KV cache")
+    missing = sorted({"position_ids", "logits_to_keep"} - set(inspect.signature(model_class.forward).parameters))
+    if missing:
+        raise ModelError(f"{name} takes no {' and no '.join(missing)}, so it cannot be given a flattened batch")
 
 
 def record_layers(module: Any, *, max_model_len: int) -> list[LayerShape]:

@@ -70,9 +70,7 @@ class SdpaStep:
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: LayerOptions
     ) -> torch.Tensor:
         self._store.write(layer, self._slots, key, value)
-        plans = self._plans.get(options.window)
-        if plans is None:
-            plans = self._plans[options.window] = self._make_plans(options.window)
+        plans = self.plans(options.window)
         if len(plans) == 1 and isinstance(plans[0].tokens, slice):
             return self._attend(layer, plans[0], query, key, value, options)
         out = query.new_empty(query.shape[0], query.shape[1], value.shape[2])
@@ -80,6 +78,13 @@ class SdpaStep:
             tokens = plan.tokens
             out[tokens] = self._attend(layer, plan, query[tokens], key[tokens], value[tokens], options)
         return out
+
+    def plans(self, window: int | None) -> list[GatherPlan]:
+        """How the requests are attended to in layers of this window; together they are all of the step."""
+        plans = self._plans.get(window)
+        if plans is None:
+            plans = self._plans[window] = self._make_plans(window)
+        return plans
 
     def _attend(
         self,

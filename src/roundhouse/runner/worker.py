@@ -94,7 +94,7 @@ class Worker:
         self._runner = ModelRunner(model, self._backend, store, self._config, max_model_len=model.max_model_len)
 
     def warm_up(self) -> None:
-        """One prompt and one more token through block 0 alone: the first request then finds every kernel made and chosen."""
+        """A prompt and one more token, all in block 0: the first request then finds every kernel made and chosen."""
         num_tokens = max(1, min(WARM_UP_PROMPT_TOKENS, self.max_model_len - 1))
         request = NewRequest(
             request_id=_WARM_UP_ID,

@@ -24,8 +24,8 @@ def parsed(*stack: Any, args: list[str], env: dict[str, str] | None = None) -> d
     return seen
 
 
-ENGINE = (options.model, options.mesh_connect, options.engine_tuning, options.logging)
-SERVE = (options.model, options.http, options.engines, options.engine_tuning, options.logging)
+ENGINE = (options.model, options.mesh_connect, options.engine_tuning, options.log_level)
+SERVE = (options.model, options.http, options.engines, options.engine_tuning, options.log_level)
 
 
 def test_serve_defaults() -> None:

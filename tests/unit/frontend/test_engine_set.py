@@ -1,11 +1,11 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.mesh import admit, hello, routing_id_of
 
 from roundhouse.frontend.engine_set import EngineSet, Lost, Refuse, Welcome
 from roundhouse.frontend.membership import STALLED_S, MembershipState
 from roundhouse.protocol.messages import Admitted, Died, Draining, EngineCoreOutputs, Pong, Refused, SchedulerStats
+from tests.support.mesh import admit, hello, routing_id_of
 
 
 def new_set(**options: object) -> EngineSet:

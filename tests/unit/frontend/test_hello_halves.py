@@ -1,9 +1,9 @@
 import pytest
-from tests.support.mesh import hello, routing_id_of
 
 from roundhouse.frontend.hello_halves import HALF_S, Greeting, HelloHalves, Mismatch
 from roundhouse.protocol.errors import MalformedFrame
 from roundhouse.protocol.limits import MAX_ENGINES
+from tests.support.mesh import hello, routing_id_of
 
 HELLO = hello(nonce=1)
 ROUTE = routing_id_of(HELLO)

@@ -1,10 +1,9 @@
-from tests.support.mesh import admit, hello, request
-
 from roundhouse.frontend.engine_set import EngineSet
 from roundhouse.frontend.live_requests import LiveRequests
 from roundhouse.frontend.membership import Member
 from roundhouse.protocol.messages import EngineCoreOutput, EngineCoreOutputs, OutputError
 from roundhouse.protocol.sampling import FinishReason
+from tests.support.mesh import admit, hello, request
 
 
 def two_members() -> tuple[LiveRequests, Member, Member]:

@@ -1,5 +1,4 @@
 import pytest
-from tests.support.mesh import HELLO
 
 from roundhouse.frontend.membership import (
     LOST_S,
@@ -16,6 +15,7 @@ from roundhouse.frontend.membership import (
 from roundhouse.protocol.identity import EngineIndex, SessionId
 from roundhouse.protocol.machine import InvalidTransition
 from roundhouse.protocol.messages import EngineCoreOutputs, Ping, Pong, SchedulerStats
+from tests.support.mesh import HELLO
 
 LOAD = SchedulerStats(num_running_reqs=3, num_waiting_reqs=2)
 

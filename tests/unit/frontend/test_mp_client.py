@@ -8,8 +8,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.support.fake_time_loop import FakeTimeLoop, run
-from tests.support.mesh import hello, request, routing_id_of
 
 from roundhouse.frontend.mp_client import AsyncMPClient
 from roundhouse.protocol.errors import EngineDeadError, EngineGenerateError, MessageTooLarge, NoEngine, ShuttingDown
@@ -33,6 +31,8 @@ from roundhouse.protocol.messages import (
 )
 from roundhouse.protocol.sampling import FinishReason
 from roundhouse.transport.frontend_link import SendResult
+from tests.support.fake_time_loop import FakeTimeLoop, run
+from tests.support.mesh import hello, request, routing_id_of
 
 
 class PlayedLink:

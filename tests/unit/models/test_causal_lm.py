@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from tests.support.tiny_models import CONFIGS, MAX_MODEL_LEN, tiny_model
 
 from roundhouse.models.inspection import Recorder
 from roundhouse.models.loader import wrap_module
+from tests.support.tiny_models import CONFIGS, MAX_MODEL_LEN, tiny_model
 
 
 @pytest.mark.parametrize("family", CONFIGS)

@@ -2,10 +2,10 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.tiny_models import CONFIGS, MAX_MODEL_LEN, WINDOW, tiny_model
 
 from roundhouse.models.inspection import LayerShape, record_layers, refuse_by_class, refuse_by_config
 from roundhouse.protocol.errors import ModelError
+from tests.support.tiny_models import CONFIGS, MAX_MODEL_LEN, WINDOW, tiny_model
 
 
 def shape(window: int | None = None, *, has_softcap: bool = False, has_sinks: bool = False) -> LayerShape:
@@ -73,3 +73,15 @@ def test_classes_that_keep_a_state_or_attend_by_themselves_are_refused() -> None
         refuse_by_class(MambaForCausalLM)
     with pytest.raises(ModelError, match="MptForCausalLM does not use transformers' attention interface"):
         refuse_by_class(MptForCausalLM)
+
+
+def test_a_class_that_takes_no_positions_is_refused() -> None:
+    class NoPositions(torch.nn.Module):
+        @classmethod
+        def is_backend_compatible(cls) -> bool:
+            return True
+
+        def forward(self, input_ids: torch.Tensor, logits_to_keep: int = 0, **_: Any) -> None: ...
+
+    with pytest.raises(ModelError, match="NoPositions takes no position_ids, so"):
+        refuse_by_class(NoPositions)

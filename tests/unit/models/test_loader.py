@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.tiny_models import MAX_MODEL_LEN, VOCAB_SIZE, tiny_model
 
 from roundhouse.models.loader import load_causal_lm, read_config
 from roundhouse.protocol.errors import ModelError
+from tests.support.tiny_models import MAX_MODEL_LEN, VOCAB_SIZE, tiny_model
 
 CPU = torch.device("cpu")
 
@@ -67,7 +67,9 @@ def test_weights_that_are_missing_or_of_another_shape(folder: Path, tmp_path: Pa
 
 
 def test_code_in_the_folder_is_never_run(folder: Path, tmp_path: Path) -> None:
-    changed(folder, tmp_path, model_type="trap", auto_map={"AutoConfig": "trap.Config", "AutoModelForCausalLM": "trap.M"})
+    changed(
+        folder, tmp_path, model_type="trap", auto_map={"AutoConfig": "trap.Config", "AutoModelForCausalLM": "trap.M"}
+    )
     (tmp_path / "trap.py").write_text(f"open({str(tmp_path / 'sprung')!r}, 'w').close()\n")
     with pytest.raises(ModelError):
         read_config(tmp_path)
@@ -92,5 +94,5 @@ def test_families_that_are_not_served(tmp_path: Path) -> None:
 
     small = BertConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
     AutoModelForCausalLM.from_config(small).save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match="attends in both directions|cannot be run"):
+    with pytest.raises(ModelError, match=r"attends in both directions|cannot be run"):
         load_causal_lm(tmp_path, read_config(tmp_path), dtype=torch.float32, device=CPU)

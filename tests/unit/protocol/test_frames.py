@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.golden.wire.samples import ENGINE_MESSAGES, FRONTEND_MESSAGES, read_golden
 
 from roundhouse.protocol import messages as m
 from roundhouse.protocol.errors import MalformedFrame, MessageTooLarge
@@ -16,6 +15,7 @@ from roundhouse.protocol.frames import (
     validate_alive,
 )
 from roundhouse.protocol.limits import MAX_FRAMES
+from tests.golden.wire.samples import ENGINE_MESSAGES, FRONTEND_MESSAGES, read_golden
 
 DECODERS = [FrameDecoder(FRONTEND_TYPES), FrameDecoder(ENGINE_TYPES)]
 VALID = [read_golden(name) for name in [*FRONTEND_MESSAGES, *ENGINE_MESSAGES]]

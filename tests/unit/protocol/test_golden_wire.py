@@ -4,11 +4,11 @@ new field goes to the end of its struct, with a default, and the files stay as t
 import msgspec
 import numpy as np
 import pytest
-from tests.golden.wire.samples import ENGINE_MESSAGES, FOLDER, FRONTEND_MESSAGES, encode, read_golden
 
 from roundhouse.protocol import messages as m
 from roundhouse.protocol.errors import MalformedFrame
 from roundhouse.protocol.frames import ENGINE_TYPES, FRONTEND_TYPES, FrameDecoder
+from tests.golden.wire.samples import ENGINE_MESSAGES, FOLDER, FRONTEND_MESSAGES, encode, read_golden
 
 NAMES = [*FRONTEND_MESSAGES, *ENGINE_MESSAGES]
 

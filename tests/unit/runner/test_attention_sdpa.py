@@ -119,6 +119,8 @@ def test_the_explicit_path_in_slices_equals_itself_whole() -> None:
     value = torch.randn(count, NUM_KV_HEADS, VALUE_SIZE, generator=random)
     backend = SdpaBackend(store, dtype=torch.float32, device=CPU)
     # A softcap this high changes nothing, so the fused path is the reference.
-    capped = backend.begin(metadata_of([(0, count)], blocks)).attend(0, query, key, value, LayerOptions(0.3, softcap=1e6))
+    capped = backend.begin(metadata_of([(0, count)], blocks)).attend(
+        0, query, key, value, LayerOptions(0.3, softcap=1e6)
+    )
     fused = backend.begin(metadata_of([(0, count)], blocks)).attend(0, query, key, value, LayerOptions(0.3))
     torch.testing.assert_close(capped, fused, rtol=0, atol=1e-4)

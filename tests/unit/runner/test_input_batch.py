@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
-from tests.support.runner_driver import new_request
 
 from roundhouse.runner.input_batch import InputBatch, StepInput
 from roundhouse.scheduler.step import SchedulerOutput
+from tests.support.runner_driver import new_request
 
 
 def batch() -> InputBatch:

@@ -12,7 +12,12 @@ def layer(num_kv_heads: int = 3, key_size: int = 64, value_size: int = 64) -> La
 
 def test_facts_of_equal_layers() -> None:
     assert kv_facts([layer()] * 30, torch.bfloat16, 16) == KVFacts(
-        num_layers=30, num_kv_heads=3, head_size=64, dtype_bytes=2, block_size=16, bytes_per_block=30 * 2 * 3 * 64 * 2 * 16
+        num_layers=30,
+        num_kv_heads=3,
+        head_size=64,
+        dtype_bytes=2,
+        block_size=16,
+        bytes_per_block=30 * 2 * 3 * 64 * 2 * 16,
     )
 
 

@@ -1,10 +1,10 @@
 import pytest
 import torch
-from tests.support.runner_driver import new_request
 
 from roundhouse.protocol.errors import InvalidRequest
 from roundhouse.protocol.sampling import SamplingParams
 from roundhouse.runner.logit_edits import LogitEdits, has_logit_edits
+from tests.support.runner_driver import new_request
 
 CPU = torch.device("cpu")
 NO = float("-inf")

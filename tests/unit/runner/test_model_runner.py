@@ -7,14 +7,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.runner_driver import GREEDY, RunnerDriver, make_runner
-from tests.support.tiny_models import MAX_MODEL_LEN, VOCAB_SIZE, tiny_model
 
 from roundhouse.models.causal_lm import CausalLM
 from roundhouse.models.loader import wrap_module
 from roundhouse.protocol.sampling import SamplingParams
 from roundhouse.runner.model_runner import NO_TOKEN_POSSIBLE
 from roundhouse.scheduler.step import ModelRunnerOutput, SchedulerOutput
+from tests.support.runner_driver import GREEDY, RunnerDriver, make_runner
+from tests.support.tiny_models import MAX_MODEL_LEN, VOCAB_SIZE, tiny_model
 
 DRAWN = SamplingParams(temperature=0.9, top_p=0.95, seed=1)
 MIXED = {
@@ -63,19 +63,13 @@ def test_tokens_under_preemption_equal_those_alone(data: st.DataObject) -> None:
     for name in MIXED:
         add(together, name)
     for _ in range(data.draw(st.integers(1, 12))):
-        behind = {name: len(tokens) - together._computed[name] for name, tokens in together.token_ids.items()}
-        plan = {name: data.draw(st.integers(0, count)) for name, count in behind.items()}
+        plan = {name: data.draw(st.integers(0, count)) for name, count in together.num_left().items()}
         together.step({name: count for name, count in plan.items() if count})
         victim = data.draw(st.sampled_from([None, *MIXED]))
-        if victim is not None and together._blocks[victim]:
+        if victim is not None:
             together.preempt(victim)
-    longest = max(len(together.output_ids(name)) for name in MIXED)
-    while together._computed:
-        together.step_all(chunk=4)
-        for name in [name for name in together._computed if len(together.output_ids(name)) >= max(NUM_OUTPUTS, longest)]:
-            together.finish(name)
-    for name in MIXED:
-        assert together.output_ids(name)[:NUM_OUTPUTS] == alone(name)
+    outputs = together.run(NUM_OUTPUTS, chunk=4)
+    assert {name: tokens[:NUM_OUTPUTS] for name, tokens in outputs.items()} == {name: alone(name) for name in MIXED}
 
 
 def test_resumed_outputs_count_as_outputs() -> None:

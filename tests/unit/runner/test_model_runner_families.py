@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from tests.support.runner_driver import make_runner
-from tests.support.tiny_models import CONFIGS, MAX_MODEL_LEN, VOCAB_SIZE, tiny_model
 
 from roundhouse.models.loader import wrap_module
 from roundhouse.protocol.sampling import SamplingParams
+from tests.support.runner_driver import make_runner
+from tests.support.tiny_models import CONFIGS, MAX_MODEL_LEN, VOCAB_SIZE, tiny_model
 
 ALL_LOGPROBS = SamplingParams(temperature=0.0, logprobs=VOCAB_SIZE, prompt_logprobs=VOCAB_SIZE)
 PROMPTS = {"short": [5], "middle": list(range(3, 14)), "long": [(7 * place) % VOCAB_SIZE for place in range(37)]}

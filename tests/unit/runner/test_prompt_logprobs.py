@@ -26,7 +26,9 @@ def test_chunks_fill_the_rows_in_order_and_in_slices() -> None:
     assert rows.token_ids[:, 0].tolist() == tokens.tolist()
     assert rows.token_ids[:, 1:].tolist() == np.argsort(-exact, axis=1)[:, :2].tolist()
     np.testing.assert_allclose(rows.logprobs, np.take_along_axis(exact, rows.token_ids.astype(int), axis=1), atol=1e-6)
-    assert rows.ranks.tolist() == [int((line > line[token]).sum()) + 1 for line, token in zip(exact, tokens, strict=True)]
+    assert rows.ranks.tolist() == [
+        int((line > line[token]).sum()) + 1 for line, token in zip(exact, tokens, strict=True)
+    ]
 
 
 def test_a_slice_is_bounded_by_its_logits() -> None:

@@ -14,8 +14,16 @@ from roundhouse.runner.sampling_rows import Draw
 NUM_DRAWS = 6_000
 
 
-def draw_of(count: int, vocab_size: int, *, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0,
-            min_p: float = 0.0, first_seed: int = 0) -> Draw:
+def draw_of(
+    count: int,
+    vocab_size: int,
+    *,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+    first_seed: int = 0,
+) -> Draw:
     return Draw(
         temperature=np.full(count, temperature, dtype=np.float32),
         top_k=np.full(count, top_k or vocab_size),
@@ -40,7 +48,7 @@ def frequencies(logits: torch.Tensor, **parameters: float) -> np.ndarray:
 
 
 def assert_drawn_from(counts: np.ndarray, probabilities: np.ndarray) -> None:
-    """Chi-square over tokens that are expected at least five times; the rest are one bin. Seeds are fixed: no lottery."""
+    """Chi-square over tokens that are expected at least five times; the rest are one bin. The seeds are fixed."""
     expected = probabilities * counts.sum()
     common = expected >= 5
     bins = np.append(counts[common], counts[~common].sum())

@@ -1,11 +1,11 @@
 import numpy as np
 import torch
-from tests.support.runner_driver import new_request
 
 from roundhouse.protocol.messages import LogprobsLists
 from roundhouse.protocol.sampling import SamplingParams
 from roundhouse.runner.sampler import SamplerOutput, sample
 from roundhouse.runner.sampling_rows import SamplingRows
+from tests.support.runner_driver import new_request
 
 VOCAB_SIZE = 8
 GREEDY = SamplingParams(temperature=0.0)

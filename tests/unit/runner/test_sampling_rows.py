@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 import torch
-from tests.support.runner_driver import new_request
 
 from roundhouse.protocol.errors import InvalidRequest
 from roundhouse.protocol.sampling import SamplingParams
 from roundhouse.runner.sampling_rows import SamplingRows
+from tests.support.runner_driver import new_request
 
 
 def rows() -> SamplingRows:

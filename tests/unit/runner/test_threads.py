@@ -13,7 +13,14 @@ def test_the_smallest_limit_holds(num_cpus: int, affinity: int, quotas: list[flo
 
 @pytest.mark.parametrize(
     ("text", "quota"),
-    [("200000 100000\n", 2.0), ("150000 100000", 1.5), ("max 100000\n", None), ("", None), ("1 0", None), ("x y", None)],
+    [
+        ("200000 100000\n", 2.0),
+        ("150000 100000", 1.5),
+        ("max 100000\n", None),
+        ("", None),
+        ("1 0", None),
+        ("x y", None),
+    ],
 )
 def test_cgroup_v2(text: str, quota: float | None) -> None:
     assert parse_v2_quota(text) == quota

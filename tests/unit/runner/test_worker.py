@@ -2,14 +2,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.support.runner_driver import GREEDY, new_request
-from tests.support.tiny_models import MAX_MODEL_LEN, VOCAB_SIZE, tiny_model
 
 from roundhouse.protocol.errors import ConfigError, ModelError
 from roundhouse.runner.config import RunnerConfig
 from roundhouse.runner.kv_store import KVFacts
 from roundhouse.runner.worker import Worker, choose_device
 from roundhouse.scheduler.step import SchedulerOutput
+from tests.support.runner_driver import GREEDY, new_request
+from tests.support.tiny_models import MAX_MODEL_LEN, VOCAB_SIZE, tiny_model
 
 
 @pytest.fixture(scope="module")
