@@ -44,7 +44,10 @@ def test_no_such_address() -> None:
 @pytest.mark.parametrize("command", ["serve", "engine", "frontend"])
 def test_no_such_model_folder(command: str) -> None:
     arguments = ["--port", "0"] if command == "serve" else ["--mesh-bind", "ipc:///tmp/rh-none"] * (command != "engine")
-    assert refused(command, "./nowhere", *arguments) == (1, "roundhouse: error: model folder './nowhere' does not exist")
+    assert refused(command, "./nowhere", *arguments) == (
+        1,
+        "roundhouse: error: model folder './nowhere' does not exist",
+    )
 
 
 def test_a_hub_id_offline() -> None:

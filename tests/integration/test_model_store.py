@@ -18,7 +18,6 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.unit.model_store import tiny
 
 from roundhouse.model_store import (
     ModelFolder,
@@ -38,6 +37,7 @@ from roundhouse.model_store.errors import (
     ModelUnavailable,
 )
 from roundhouse.model_store.folder import check_folder
+from tests.unit.model_store import tiny
 
 TEXTS = [
     "Hello world! 123",

@@ -14,10 +14,6 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from tests.support.http_server import serving
-from tests.support.scripted_client import ScriptedClient, output
-from tests.support.scripted_llm import MODEL, SETTINGS, Delta, Script, ScriptedLLM, server_state, spell
-from tests.support.small_tokenizers import byte_level, ids_of
 
 from roundhouse.frontend.async_llm import AsyncLLM
 from roundhouse.frontend.config import FrontendConfig
@@ -25,6 +21,10 @@ from roundhouse.protocol.errors import EngineDeadError, NoEngine
 from roundhouse.protocol.messages import LogprobsLists
 from roundhouse.protocol.sampling import FinishReason
 from roundhouse.server.app import build_app
+from tests.support.http_server import serving
+from tests.support.scripted_client import ScriptedClient, output
+from tests.support.scripted_llm import MODEL, SETTINGS, Delta, Script, ScriptedLLM, server_state, spell
+from tests.support.small_tokenizers import byte_level, ids_of
 
 HI: Any = [{"role": "user", "content": "hi"}]
 WAIT_S = 10.0

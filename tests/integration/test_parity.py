@@ -98,9 +98,7 @@ def test_alone(roomy_core: EngineCore, prompts: list[list[int]], references: lis
     assert_parity(results, references)
 
 
-def test_with_prefix_cache_hits(
-    roomy_core: EngineCore, prompts: list[list[int]], references: list[Reference]
-) -> None:
+def test_with_prefix_cache_hits(roomy_core: EngineCore, prompts: list[list[int]], references: list[Reference]) -> None:
     run(roomy_core, prompts, PARAMS)
     results = run(roomy_core, prompts, PARAMS)
     assert [r.num_cached_tokens for r in results] == [(len(p) - 1) // 16 * 16 for p in prompts]

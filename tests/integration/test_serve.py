@@ -200,13 +200,12 @@ def test_sigterm_finishes_what_runs_and_takes_nothing_new(tmp_path: Path, smollm
 
 
 def test_a_second_sigterm_does_not_wait(tmp_path: Path, smollm2_folder: Path) -> None:
-    with ServeProcess(tmp_path / "log", "smollm2", ["--grace", "300"]) as server:
-        with long_stream(server) as stream:
-            next(stream.iter_lines())
-            server.process.send_signal(signal.SIGTERM)
-            server.wait_for_line("finishing what runs")
-            server.process.send_signal(signal.SIGTERM)
-            assert server.process.wait(20) == 0
+    with ServeProcess(tmp_path / "log", "smollm2", ["--grace", "300"]) as server, long_stream(server) as stream:
+        next(stream.iter_lines())
+        server.process.send_signal(signal.SIGTERM)
+        server.wait_for_line("finishing what runs")
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(20) == 0
 
 
 def test_two_engines_share_the_work_and_one_may_die(tmp_path: Path, smollm2_folder: Path) -> None:

@@ -32,9 +32,7 @@ class ScriptedExecutor(Executor):
 
 
 def engine_core(executor: ScriptedExecutor | None = None, **config: Any) -> EngineCore:
-    return EngineCore(
-        scheduler(**config), executor or ScriptedExecutor(), vocab_size=VOCAB_SIZE, clock=lambda: 100.0
-    )
+    return EngineCore(scheduler(**config), executor or ScriptedExecutor(), vocab_size=VOCAB_SIZE, clock=lambda: 100.0)
 
 
 class Proc:

@@ -20,7 +20,7 @@ SHORT = [
     "Water boils at a temperature of",
     "SELECT name, age FROM people WHERE",
     "Dear Sir or Madam,\n\n",
-    "{\"name\": \"Ada\", \"born\": 18",
+    '{"name": "Ada", "born": 18',
     "Die Hauptstadt von Österreich ist",
     "La vie est belle parce que",
     "日本の首都は",

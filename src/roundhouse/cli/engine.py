@@ -45,7 +45,9 @@ def run_engine(settings: EngineSettings) -> int:
     tokenizer = load_tokenizer(folder.path)
     config = _engine_config(settings, folder.path, tokenizer.vocab_size)
     with console_display() as display:
-        built = build_engine(config, on_progress=lambda done, total: display(ProgressEvent("loading weights", done, total)))
+        built = build_engine(
+            config, on_progress=lambda done, total: display(ProgressEvent("loading weights", done, total))
+        )
     hello = _hello(settings, built, fingerprint(folder.path), started_unix_ms)
     return _serve(settings, built, hello)
 

@@ -64,7 +64,9 @@ class HttpFrontend:
         if self.leaving.is_set():
             self._hurry.set()
         else:
-            logger.info("%s: finishing what runs, for at most %g s", signal.Signals(number).name, self._settings.grace_s)
+            logger.info(
+                "%s: finishing what runs, for at most %g s", signal.Signals(number).name, self._settings.grace_s
+            )
         self.leaving.set()
 
 

@@ -34,7 +34,9 @@ def bind(host: str, port: int) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise ConfigError(f"cannot listen on {url_host(host)}:{port}: {error.strerror}; is another server running?") from None
+        raise ConfigError(
+            f"cannot listen on {url_host(host)}:{port}: {error.strerror}; is another server running?"
+        ) from None
     listener.setblocking(False)
     return listener
 

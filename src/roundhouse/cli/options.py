@@ -9,7 +9,7 @@ import re
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import click
 
@@ -87,7 +87,7 @@ class Bytes(click.ParamType):
     """A size such as 512MiB, 2GiB or a plain number of bytes."""
 
     name = "size"
-    _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+    _UNITS: ClassVar = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
@@ -157,23 +157,52 @@ mesh_connect = _stack(
 )
 
 engine_tuning = _stack(
-    _option("--dtype", type=click.Choice(["auto", "float32", "bfloat16", "float16"]), default="auto", show_default=True,
-            help="Data type of weights and KV cache."),
-    _option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True,
-            help="Where the model runs."),
+    _option(
+        "--dtype",
+        type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
+        default="auto",
+        show_default=True,
+        help="Data type of weights and KV cache.",
+    ),
+    _option(
+        "--device",
+        type=click.Choice(["auto", "cpu", "cuda"]),
+        default="auto",
+        show_default=True,
+        help="Where the model runs.",
+    ),
     _option("--max-model-len", type=click.IntRange(1), default=None, help="Longest context.  [default: the model's]"),
-    _option("--max-num-seqs", type=click.IntRange(1, 4096), default=128, show_default=True,
-            help="Requests in one step."),
-    _option("--max-num-batched-tokens", type=click.IntRange(1, 2**20), default=2048, show_default=True,
-            help="Tokens in one step."),
+    _option(
+        "--max-num-seqs", type=click.IntRange(1, 4096), default=128, show_default=True, help="Requests in one step."
+    ),
+    _option(
+        "--max-num-batched-tokens",
+        type=click.IntRange(1, 2**20),
+        default=2048,
+        show_default=True,
+        help="Tokens in one step.",
+    ),
     _option("--block-size", type=click.IntRange(1, 256), default=16, show_default=True, help="Tokens in a KV block."),
     _option("--num-kv-blocks", type=click.IntRange(2), default=None, help="KV blocks.  [default: from memory]"),
-    _option("--kv-cache-memory", type=Bytes(), default=None, help="Memory for KV blocks, such as 2GiB.  [default: part "
-            "of the free memory]"),
-    _option("--prefix-caching/--no-prefix-caching", default=True, show_default=True,
-            help="Reuse the KV blocks of equal prefixes."),
-    _option("--policy", type=click.Choice(["fcfs", "priority"]), default="fcfs", show_default=True,
-            help="Order of waiting requests."),
+    _option(
+        "--kv-cache-memory",
+        type=Bytes(),
+        default=None,
+        help="Memory for KV blocks, such as 2GiB.  [default: part of the free memory]",
+    ),
+    _option(
+        "--prefix-caching/--no-prefix-caching",
+        default=True,
+        show_default=True,
+        help="Reuse the KV blocks of equal prefixes.",
+    ),
+    _option(
+        "--policy",
+        type=click.Choice(["fcfs", "priority"]),
+        default="fcfs",
+        show_default=True,
+        help="Order of waiting requests.",
+    ),
     _option("--threads", type=click.IntRange(1), default=None, help="CPU threads.  [default: the CPU limit]"),
 )
 

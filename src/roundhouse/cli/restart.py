@@ -31,7 +31,7 @@ class RestartPolicy:
     failures: int = 0
 
     def on_exit(self, exit_code: int, lived_s: float, *, was_serving: bool) -> GiveUp | StartAgain:
-        """What to do about an end that nobody asked for. `was_serving`: some engine of this command was admitted once."""
+        """What to do about an end that nobody asked for. `was_serving`: an engine of this command was admitted once."""
         if not was_serving:
             return GiveUp(exit_code if exit_code > 0 else 1)
         self.failures = 1 if lived_s >= HEALTHY_AFTER_S else self.failures + 1

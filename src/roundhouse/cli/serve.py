@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 def run_serve(settings: ServeSettings) -> None:
-    """Returns when everything has left in order, engines included. Raises a `RoundhouseError` that says why it cannot."""
+    """Returns when everything has left in order, engines included. Raises a `RoundhouseError` when it cannot serve."""
     configure_logs(settings.log_level)
     try:
         uvloop.run(_run(settings, monotonic()))

@@ -1,4 +1,4 @@
-"""`EngineConfig` → a loaded, warm `EngineCore`: the order in which an engine comes up. Served and offline engines use it."""
+"""`EngineConfig` → a loaded, warm `EngineCore`: the order in which an engine comes up, served or offline."""
 
 from __future__ import annotations
 
@@ -83,6 +83,9 @@ def _num_blocks(config: EngineConfig, worker: Worker) -> int:
             max_model_len=worker.max_model_len,
         )
     logger.info(
-        "KV cache: %d blocks of %d tokens, %.0f MiB", num_blocks, facts.block_size, num_blocks * facts.bytes_per_block / 2**20
+        "KV cache: %d blocks of %d tokens, %.0f MiB",
+        num_blocks,
+        facts.block_size,
+        num_blocks * facts.bytes_per_block / 2**20,
     )
     return num_blocks

@@ -10,8 +10,8 @@ from roundhouse.scheduler.config import Policy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """num_blocks: KV blocks, the null block included; None takes what `kv_cache_bytes` holds, and None for that too takes
-    a part of the free memory, shared by the `engines_on_machine`.
+    """num_blocks: KV blocks, the null block included; None takes what `kv_cache_bytes` holds, and None for that too
+    takes a part of the free memory, shared by the `engines_on_machine`.
     """
 
     runner: RunnerConfig

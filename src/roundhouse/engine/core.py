@@ -37,7 +37,7 @@ class EngineCore:
         self._clock = clock
 
     def add_request(self, message: EngineCoreRequest, client_index: ClientIndex) -> EngineCoreOutput | None:
-        """Queues the request. Returns the error output that answers it when it cannot be built; nothing is queued then."""
+        """Queues the request. Returns the error output that answers it when it cannot be built; then none is queued."""
         try:
             self.scheduler.add_request(self._checked(message, client_index), self._clock())
         except RoundhouseError as error:
@@ -55,7 +55,7 @@ class EngineCore:
             raise InvalidRequest("a request comes with its seed", param="seed")
         params.verify(vocab_size=self.vocab_size)
         for name, token_ids in (("prompt", message.prompt_token_ids), ("output_token_ids", message.output_token_ids)):
-            if token_ids and not (0 <= min(token_ids) and max(token_ids) < self.vocab_size):
+            if token_ids and not (min(token_ids) >= 0 and max(token_ids) < self.vocab_size):
                 raise InvalidRequest(f"a token id is outside the vocabulary of {self.vocab_size}", param=name)
         return Request.from_engine_core_request(message, client_index, params.seed)
 

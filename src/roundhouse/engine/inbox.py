@@ -21,7 +21,7 @@ begins to wait is not seen until the wait ends."""
 
 @dataclass(frozen=True, slots=True)
 class ShutdownAsked:
-    """Put by the signal handler: `SimpleQueue.put` is reentrant, so a handler may call it while the loop is in `get`."""
+    """Put by the signal handler: `SimpleQueue.put` is reentrant, so a handler may call it in the middle of `get`."""
 
 
 InboxItem = InputItem | ShutdownAsked

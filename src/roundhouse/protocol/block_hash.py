@@ -36,7 +36,7 @@ def hash_block(parent: BlockHash, token_ids: Sequence[int]) -> BlockHash:
 
 
 def extend_chain(chain: list[BlockHash], root: BlockHash, token_ids: Sequence[int], block_size: int) -> None:
-    """Appends to `chain` the hashes of all full blocks of `token_ids` that it lacks. `chain` covers a prefix of them."""
+    """Appends to `chain`, which covers a prefix of `token_ids`, the hashes of the full blocks that it lacks."""
     parent = chain[-1] if chain else root
     for start in range(len(chain) * block_size, len(token_ids) - block_size + 1, block_size):
         parent = hash_block(parent, token_ids[start : start + block_size])

@@ -122,7 +122,9 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_
 
     def _verify_token_ids(self, vocab_size: int) -> None:
         if len(self.stop_token_ids) > limits.MAX_STOP_TOKEN_IDS:
-            raise InvalidRequest(f"stop_token_ids holds at most {limits.MAX_STOP_TOKEN_IDS} ids", param="stop_token_ids")
+            raise InvalidRequest(
+                f"stop_token_ids holds at most {limits.MAX_STOP_TOKEN_IDS} ids", param="stop_token_ids"
+            )
         _ids("stop_token_ids", self.stop_token_ids, vocab_size)
         if len(self.logit_bias) > limits.MAX_LOGIT_BIAS:
             raise InvalidRequest(f"logit_bias holds at most {limits.MAX_LOGIT_BIAS} entries", param="logit_bias")

@@ -73,7 +73,9 @@ def test_tuning_flags_are_the_inverse_of_reading_them(args: list[str]) -> None:
     assert options.engine_settings(parsed(*ENGINE, args=options.tuning_flags(tuning))).tuning == tuning
 
 
-@pytest.mark.parametrize(("text", "value"), [("512MiB", 2**29), ("2GB", 2 * 10**9), ("4096", 4096), ("1.5 gi", 1610612736)])
+@pytest.mark.parametrize(
+    ("text", "value"), [("512MiB", 2**29), ("2GB", 2 * 10**9), ("4096", 4096), ("1.5 gi", 1610612736)]
+)
 def test_sizes(text: str, value: int) -> None:
     assert options.Bytes().convert(text, None, None) == value
 

@@ -16,7 +16,9 @@ from tests.support.scripted_runner import continue_prompt
 A, B = ClientIndex(1), ClientIndex(2)
 
 
-def outputs_of(core: EngineCore, on_executed: Callable[[], None] | None = None) -> dict[ClientIndex, list[EngineCoreOutput]]:
+def outputs_of(
+    core: EngineCore, on_executed: Callable[[], None] | None = None
+) -> dict[ClientIndex, list[EngineCoreOutput]]:
     """Steps to the end; all outputs by client."""
     found: dict[ClientIndex, list[EngineCoreOutput]] = {}
     while core.has_requests():
@@ -95,7 +97,11 @@ def test_a_sampler_that_chokes_on_one_request_ends_that_one() -> None:
 def test_an_abort_during_the_step_takes_its_token_away() -> None:
     core = engine_core()
     core.add_request(engine_core_request("x", [1, 2], max_tokens=5), A)
-    assert outputs_of(core, lambda: None if core.abort_requests(["x"], A) else None) == {}
+
+    def abort() -> None:
+        core.abort_requests(["x"], A)
+
+    assert outputs_of(core, abort) == {}
     assert core.stats().kv_cache_usage == 0.0
 
 

@@ -4,8 +4,6 @@ import asyncio
 import random
 
 import pytest
-from tests.support.scripted_client import HELLO, ScriptedClient, one_by_one, output
-from tests.support.small_tokenizers import byte_level, ids_of
 
 from roundhouse.frontend.async_llm import AsyncLLM
 from roundhouse.frontend.config import FrontendConfig
@@ -22,6 +20,8 @@ from roundhouse.protocol.errors import (
 )
 from roundhouse.protocol.messages import OutputError, PoolingParams, SchedulerStats
 from roundhouse.protocol.sampling import FinishReason, SamplingParams
+from tests.support.scripted_client import HELLO, ScriptedClient, one_by_one, output
+from tests.support.small_tokenizers import byte_level, ids_of
 
 TOKENIZER = byte_level()
 ABC, DEF, GHI = ids_of(TOKENIZER, "ABC", "DEF", "GHI")

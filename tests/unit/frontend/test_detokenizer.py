@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.small_tokenizers import byte_level, ids_of
 
 from roundhouse.frontend.detokenizer import Detokenizer, Shown
 from roundhouse.protocol.sampling import SamplingParams
+from tests.support.small_tokenizers import byte_level, ids_of
 
 TOKENIZER = byte_level()
 UNITS = [*([unit] for unit in ids_of(TOKENIZER, "ABC", "DEF", "GHI", "J", "DEFGHIJ", "CDEF", " ", "a", "🙂"))]

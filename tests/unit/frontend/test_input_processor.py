@@ -2,13 +2,13 @@
 
 import msgspec
 import pytest
-from tests.support.small_tokenizers import byte_level, ids_of
 
 from roundhouse.frontend.input_processor import InputProcessor
 from roundhouse.protocol import limits
 from roundhouse.protocol.errors import ContextLengthExceeded, InvalidRequest
 from roundhouse.protocol.messages import EngineCoreRequest, PoolingParams
 from roundhouse.protocol.sampling import SamplingParams
+from tests.support.small_tokenizers import byte_level, ids_of
 
 TOKENIZER = byte_level()
 END, EXTRA_END = ids_of(TOKENIZER, "<|end|>", "<|extra_end|>")

@@ -1,9 +1,9 @@
 import numpy as np
-from tests.support.small_tokenizers import byte_fallback, byte_level, ids_of
 
 from roundhouse.frontend.logprobs import LogprobsProcessor
 from roundhouse.frontend.outputs import PositionLogprobs, TokenLogprob
 from roundhouse.protocol.messages import LogprobsLists, PromptLogprobs
+from tests.support.small_tokenizers import byte_fallback, byte_level, ids_of
 
 TOKENIZER = byte_level()
 HELLO, WORLD, DOT = ids_of(TOKENIZER, "Hello", " world", ".")

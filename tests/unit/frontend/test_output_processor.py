@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.scripted_client import output
-from tests.support.small_tokenizers import byte_level, ids_of
 
 from roundhouse.frontend.input_processor import InputProcessor
 from roundhouse.frontend.output_processor import OutputProcessor
@@ -27,6 +25,8 @@ from roundhouse.protocol.messages import (
     PromptLogprobs,
 )
 from roundhouse.protocol.sampling import FinishReason, SamplingParams
+from tests.support.scripted_client import output
+from tests.support.small_tokenizers import byte_level, ids_of
 
 TOKENIZER = byte_level()
 DELTA, CUMULATIVE, FINAL_ONLY = RequestOutputKind.DELTA, RequestOutputKind.CUMULATIVE, RequestOutputKind.FINAL_ONLY

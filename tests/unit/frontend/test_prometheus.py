@@ -1,12 +1,12 @@
 from types import SimpleNamespace
 
 import msgspec
-from tests.support.scripted_client import ScriptedClient
 
 from roundhouse.frontend.prometheus import PrometheusStatLogger
 from roundhouse.frontend.stats import EngineSample, FinishedRequest, IterationStats
 from roundhouse.protocol.messages import SchedulerStats
 from roundhouse.protocol.sampling import FinishReason
+from tests.support.scripted_client import ScriptedClient
 
 
 class MeshClient(ScriptedClient):

@@ -3,9 +3,9 @@
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.support.small_tokenizers import byte_fallback, byte_level, ids_of
 
 from roundhouse.frontend.token_stream import MAX_HELD_TOKENS, TokenStream, pending_bytes
+from tests.support.small_tokenizers import byte_fallback, byte_level, ids_of
 
 BYTE_LEVEL = byte_level()
 BYTE_FALLBACK = byte_fallback()

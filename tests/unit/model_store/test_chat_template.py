@@ -2,10 +2,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.model_store import tiny
 
 from roundhouse.model_store.chat_template import ChatTemplate, load_chat_template
 from roundhouse.model_store.errors import ChatTemplateError, ChatTemplateInvalid, ChatTemplateMissing
+from tests.unit.model_store import tiny
 
 CHATML = (
     "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}"

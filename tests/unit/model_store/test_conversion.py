@@ -4,11 +4,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from tests.unit.model_store import tiny
 
 from roundhouse.model_store.conversion import _why_it_ended, run_converter
 from roundhouse.model_store.errors import ConversionFailed
 from roundhouse.model_store.progress import ProgressEvent
+from tests.unit.model_store import tiny
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.unit.model_store import tiny
 
 from roundhouse.model_store.convert import convert_gguf
 from roundhouse.model_store.errors import ConversionFailed
 from roundhouse.model_store.folder import check_folder
+from tests.unit.model_store import tiny
 
 
 def convert(tmp_path: Path, **changes: Any) -> tuple[Path, list[dict[str, Any]]]:

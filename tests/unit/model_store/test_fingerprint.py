@@ -1,9 +1,9 @@
 from pathlib import Path
 
 import pytest
-from tests.unit.model_store import tiny
 
 from roundhouse.model_store.fingerprint import fingerprint
+from tests.unit.model_store import tiny
 
 MIB = 2**20
 

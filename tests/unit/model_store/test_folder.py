@@ -1,10 +1,10 @@
 from pathlib import Path
 
 import pytest
-from tests.unit.model_store import tiny
 
 from roundhouse.model_store.errors import ModelFolderInvalid
 from roundhouse.model_store.folder import check_folder, missing_parts, read_json, weight_files
+from tests.unit.model_store import tiny
 
 
 def complaint(path: Path, *, weights: bool = True) -> str:

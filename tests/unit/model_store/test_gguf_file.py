@@ -3,10 +3,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.model_store import tiny
 
 from roundhouse.model_store.errors import ConversionFailed
 from roundhouse.model_store.gguf_file import GgufFile, GgufTensor, read_gguf
+from tests.unit.model_store import tiny
 
 KEYS = {"general.architecture": "llama", "a": 7, "b": 0.5, "c": True, "d": [1, -2], "e": ["x", "é"]}
 

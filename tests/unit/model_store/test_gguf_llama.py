@@ -2,11 +2,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.model_store import tiny
 
 from roundhouse.model_store import gguf_llama
 from roundhouse.model_store.errors import ConversionFailed
 from roundhouse.model_store.gguf_file import GgufFile, GgufTensor
+from tests.unit.model_store import tiny
 
 
 def gguf(*more: str, **changes: Any) -> GgufFile:

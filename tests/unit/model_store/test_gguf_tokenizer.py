@@ -3,11 +3,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.model_store import tiny
 
 from roundhouse.model_store.errors import ConversionFailed
 from roundhouse.model_store.gguf_file import GgufFile
 from roundhouse.model_store.gguf_tokenizer import build_tokenizer, can_build, write_tokenizer_files
+from tests.unit.model_store import tiny
 
 
 def gguf(**changes: Any) -> GgufFile:

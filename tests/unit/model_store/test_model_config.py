@@ -2,10 +2,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.model_store import tiny
 
 from roundhouse.model_store.errors import ModelFolderInvalid
 from roundhouse.model_store.model_config import DefaultSampling, ModelConfig, read_model_config
+from tests.unit.model_store import tiny
 
 
 def read(folder: Path, config: dict[str, Any], generation: dict[str, Any] | None = None) -> ModelConfig:

@@ -2,12 +2,12 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from tests.unit.model_store import tiny
 
 from roundhouse.model_store.errors import ConversionFailed, ModelFolderInvalid, ModelUnavailable
 from roundhouse.model_store.folder import ModelFolder
 from roundhouse.model_store.progress import ProgressEvent
 from roundhouse.model_store.resolve import looks_like_path, resolve_model
+from tests.unit.model_store import tiny
 
 
 def resolve(model: str, cache: Path, *, weights: bool = True) -> ModelFolder:

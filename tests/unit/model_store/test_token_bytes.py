@@ -1,7 +1,7 @@
-from tests.unit.model_store import tiny
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
 from roundhouse.model_store.token_bytes import TokenBytes
+from tests.unit.model_store import tiny
 
 
 def test_byte_level_tokens_are_the_bytes_they_spell() -> None:

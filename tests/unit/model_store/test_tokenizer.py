@@ -2,13 +2,13 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.unit.model_store import tiny
 from tokenizers import Tokenizer as Backend
 from tokenizers import processors
 
 from roundhouse.model_store.errors import InvalidText, TokenizerInvalid
 from roundhouse.model_store.model_config import DefaultSampling
 from roundhouse.model_store.tokenizer import load_tokenizer, read_special_tokens
+from tests.unit.model_store import tiny
 
 
 @pytest.fixture

@@ -5,8 +5,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support.asgi import JSON_HEADERS, Answer, call, post
-from tests.support.scripted_llm import SETTINGS, Delta, Script, ScriptedLLM, server_state, spell
 
 from roundhouse.protocol.errors import (
     EngineDeadError,
@@ -16,6 +14,8 @@ from roundhouse.protocol.errors import (
     RoundhouseError,
 )
 from roundhouse.server.app import build_app
+from tests.support.asgi import JSON_HEADERS, Answer, call, post
+from tests.support.scripted_llm import SETTINGS, Delta, Script, ScriptedLLM, server_state, spell
 
 CHAT = "/v1/chat/completions"
 HI = {"messages": [{"role": "user", "content": "hi"}]}

@@ -8,14 +8,14 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.asgi import JSON_HEADERS, call, get, post
-from tests.support.scripted_llm import MODEL, SETTINGS, ScriptedLLM, server_state, spell
 
 from roundhouse.protocol import limits
 from roundhouse.server.app import build_app
 from roundhouse.server.schema import ChatCompletionBody, CompletionBody, DetokenizeBody, TokenizeBody
 from roundhouse.server.state import ServerSettings
 from roundhouse.server.unserved import UNSERVED_CHAT
+from tests.support.asgi import JSON_HEADERS, call, get, post
+from tests.support.scripted_llm import MODEL, SETTINGS, ScriptedLLM, server_state, spell
 
 BODIES = (ChatCompletionBody, CompletionBody, TokenizeBody, DetokenizeBody)
 ROUTES = ["/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"]

@@ -4,12 +4,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support.scripted_llm import position
 
 from roundhouse.frontend.outputs import CompletionOutput, RequestOutput
 from roundhouse.protocol.sampling import SamplingParams
 from roundhouse.server.chat_format import ChatFormat
 from roundhouse.server.generation import Generation, Prompt
+from tests.support.scripted_llm import position
 
 HEAD = 'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"m","choices":['
 ROLE = '"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}'

@@ -3,13 +3,13 @@
 from typing import Any
 
 import msgspec
-from tests.support.scripted_llm import ByteTokenizer, position
 
 from roundhouse.frontend.outputs import CompletionOutput, RequestOutput
 from roundhouse.protocol.sampling import SamplingParams
 from roundhouse.server.completion_format import CompletionFormat
 from roundhouse.server.generation import Generation, Prompt
 from roundhouse.server.logprobs import joined
+from tests.support.scripted_llm import ByteTokenizer, position
 
 HEAD = 'data: {"id":"cmpl-1","object":"text_completion","created":7,"model":"m","choices":['
 AB = Prompt(text="ab")

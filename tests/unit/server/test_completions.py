@@ -4,12 +4,12 @@ import json
 from typing import Any
 
 import pytest
-from tests.support.asgi import Answer, post
-from tests.support.scripted_llm import SETTINGS, ScriptedLLM, server_state, spell
 
 from roundhouse.frontend.outputs import RequestOutputKind
 from roundhouse.protocol.sampling import SamplingParams
 from roundhouse.server.app import build_app
+from tests.support.asgi import Answer, post
+from tests.support.scripted_llm import SETTINGS, ScriptedLLM, server_state, spell
 
 PATH = "/v1/completions"
 

@@ -1,8 +1,8 @@
 import pytest
-from tests.support.asgi import get
-from tests.support.scripted_llm import CREATED, MAX_MODEL_LEN, MODEL, SETTINGS, ScriptedLLM, server_state, spell
 
 from roundhouse.server.app import build_app
+from tests.support.asgi import get
+from tests.support.scripted_llm import CREATED, MAX_MODEL_LEN, MODEL, SETTINGS, ScriptedLLM, server_state, spell
 
 
 def card(name: str) -> dict:

@@ -1,7 +1,6 @@
+from roundhouse.server.app import build_app
 from tests.support.asgi import get
 from tests.support.scripted_llm import SETTINGS, ScriptedLLM, server_state, spell
-
-from roundhouse.server.app import build_app
 
 
 def test_the_document_describes_every_body() -> None:

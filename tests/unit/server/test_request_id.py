@@ -1,8 +1,8 @@
 import pytest
-from tests.support.asgi import Answer, get, post
-from tests.support.scripted_llm import SETTINGS, ScriptedLLM, server_state, spell
 
 from roundhouse.server.app import build_app
+from tests.support.asgi import Answer, get, post
+from tests.support.scripted_llm import SETTINGS, ScriptedLLM, server_state, spell
 
 
 def ask(header: str | None, from_body: str | None = None) -> Answer:

@@ -2,12 +2,12 @@ import asyncio
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
-from tests.support.asgi import call, get
-from tests.support.scripted_llm import MODEL, SETTINGS, ScriptedLLM, server_state, spell
 
 import roundhouse
 from roundhouse.server.app import build_app
 from roundhouse.server.state import Health
+from tests.support.asgi import call, get
+from tests.support.scripted_llm import MODEL, SETTINGS, ScriptedLLM, server_state, spell
 
 
 def app(health: Health = Health.OK, **changes):

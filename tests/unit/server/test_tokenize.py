@@ -1,10 +1,10 @@
 from typing import Any
 
 import pytest
-from tests.support.asgi import Answer, post
-from tests.support.scripted_llm import MAX_MODEL_LEN, SETTINGS, ScriptedLLM, server_state, spell
 
 from roundhouse.server.app import build_app
+from tests.support.asgi import Answer, post
+from tests.support.scripted_llm import MAX_MODEL_LEN, SETTINGS, ScriptedLLM, server_state, spell
 
 HI = [{"role": "user", "content": "hi"}]
 
