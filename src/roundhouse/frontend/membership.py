@@ -4,6 +4,7 @@
     STALLED    no Pong for `STALLED_S` although the connection lives: gets nothing new; a Pong brings it back
     DRAINING   said that it leaves: finishes what it has
     LOST       over, for whatever reason; a later session of the same engine is another member
+    LEFT       over, as it had said
 
 Rules: only a Pong proves that both of the engine's threads live. Each output carries a number of its session, each Pong
 repeats the last one and the count of control frames that came: a gap in either loses the session, since a request or an
@@ -37,6 +38,7 @@ class MembershipState(Enum):
     STALLED = "stalled"
     DRAINING = "draining"
     LOST = "lost"
+    LEFT = "left"
 
 
 class Heard:
@@ -67,8 +69,10 @@ TABLE: dict[tuple[MembershipState, type], MembershipState] = {
     (_S.STALLED, Ended): _S.LOST,
     (_S.DRAINING, Heard): _S.DRAINING,
     (_S.DRAINING, Leaving): _S.DRAINING,
-    (_S.DRAINING, Ended): _S.LOST,
+    (_S.DRAINING, Ended): _S.LEFT,
 }
+
+OVER: frozenset[MembershipState] = frozenset({_S.LOST, _S.LEFT})
 
 
 @dataclass(slots=True)
@@ -107,7 +111,7 @@ class Member:
 
     @property
     def is_alive(self) -> bool:
-        return self.machine.state is not MembershipState.LOST
+        return self.machine.state not in OVER
 
     def count_control_frame(self) -> None:
         """Before any frame but PING is sent to it."""

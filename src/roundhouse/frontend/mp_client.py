@@ -20,7 +20,7 @@ from roundhouse.frontend.balancer import EngineLoad, choose
 from roundhouse.frontend.core_client import EngineCoreClient, EngineView
 from roundhouse.frontend.engine_set import Effect, EngineSet, Lost, Refuse, Welcome
 from roundhouse.frontend.live_requests import LiveRequests
-from roundhouse.frontend.membership import Member
+from roundhouse.frontend.membership import Member, MembershipState
 from roundhouse.frontend.outputs_queue import OutputsQueue
 from roundhouse.frontend.utility_calls import Answer, UtilityCalls
 from roundhouse.protocol.errors import (
@@ -284,10 +284,13 @@ class AsyncMPClient(EngineCoreClient):
                     self._end_requests_of(member, reason)
 
     def _end_requests_of(self, member: Member, reason: str) -> None:
-        logger.warning("engine %s is lost: %s", member.hello.identity, reason)
-        self.counters.num_lost += 1
-        self._calls.fail(EngineDeadError(f"engine {member.hello.identity} is lost: {reason}"), member)
         outputs = self._live.end_all_of(member, reason)
+        if member.state is MembershipState.LEFT and outputs is None:
+            logger.info("engine %s has left", member.hello.identity)
+        else:
+            logger.warning("engine %s is lost: %s", member.hello.identity, reason)
+            self.counters.num_lost += 1
+        self._calls.fail(EngineDeadError(f"engine {member.hello.identity} is lost: {reason}"), member)
         if outputs is not None:
             self.counters.num_requests_lost += len(outputs.outputs)
             self.outputs_queue.put(outputs)

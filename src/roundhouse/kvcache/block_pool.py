@@ -62,6 +62,12 @@ class BlockPool:
         block.block_hash = block_hash
         self.blocks_by_hash.setdefault(block_hash, {})[block.block_id] = block
 
+    def uncache(self, blocks: Iterable[Block]) -> None:
+        """Makes those of the blocks that have one owner unfindable; a shared one stays: others rely on it."""
+        for block in blocks:
+            if block.ref_count == 1:
+                self._evict(block)
+
     def free(self, blocks: Sequence[Block]) -> None:
         """One owner fewer for each block of a block table; the last owner frees it, tail blocks first.
 

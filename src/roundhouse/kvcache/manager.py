@@ -110,6 +110,12 @@ class KVCacheManager:
             self._pool.cache(table.blocks[index], block_hashes[index])
         table.num_cached = max(table.num_cached, num_full)
 
+    def forget(self, request_id: str) -> None:
+        """Nobody finds any more what the request alone has computed: it is not to be trusted."""
+        table = self._tables[request_id]
+        self._pool.uncache(table.blocks)
+        table.num_cached = len(table.blocks)
+
     def free(self, request_id: str) -> None:
         """Closes the request's block table. What it cached can be hit until its blocks are given out again."""
         self._pool.free(self._tables.pop(request_id).blocks)

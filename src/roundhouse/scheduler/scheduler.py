@@ -244,6 +244,8 @@ class Scheduler:
                 continue
             self._totals.num_generation_tokens += len(output.new_token_ids)
             self._outbox.put(request.client_index, output)
+            if output.finish_reason is FinishReason.ERROR:
+                self.kv_cache.forget(request_id)  # keys and values that are not finite would fail the next one too
             if output.finish_reason is not None:
                 self._forget(request, ENDINGS[output.finish_reason])
         self._totals.num_steps += 1

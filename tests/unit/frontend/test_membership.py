@@ -36,6 +36,7 @@ PATHS: dict[MembershipState, list[type]] = {
     MembershipState.STALLED: [Silent],
     MembershipState.DRAINING: [Leaving],
     MembershipState.LOST: [Ended],
+    MembershipState.LEFT: [Leaving, Ended],
 }
 
 

@@ -341,6 +341,18 @@ def test_draining_and_last_words() -> None:
     run(main())
 
 
+def test_an_engine_that_leaves_as_it_said_is_not_lost() -> None:
+    async def main() -> None:
+        client = new_client()
+        engine = PlayedEngine(client, hello())
+        engine.say(Draining(1, "shutdown", 30.0))
+        engine.say(Died(1, "done"))
+        assert states(client) == []
+        assert client.counters.num_lost == 0
+
+    run(main())
+
+
 def test_utilities_are_answered_by_those_who_were_asked() -> None:
     async def main() -> None:
         client = new_client()

@@ -159,3 +159,17 @@ def test_equal_blocks_are_kept_apart() -> None:
     assert kv.reset_prefix_cache()
     assert hit_ids(kv, token_ids) == []
     kv.validate_state()
+
+
+def test_what_a_request_computed_alone_can_be_forgotten() -> None:
+    kv = manager()
+    compute(kv, "a", [1] * 4 + [2] * 8)
+    compute(kv, "b", [1] * 4 + [3] * 4)
+    kv.forget("a")
+    kv.validate_state()
+    assert hit_ids(kv, [1] * 4 + [2] * 9) == [1], "the shared block stays"
+    kv.free("a")
+    kv.free("b")
+    kv.validate_state()
+    assert hit_ids(kv, [1] * 4 + [2] * 9) == [1]
+    assert kv.num_free_blocks == 10

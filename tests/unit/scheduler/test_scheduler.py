@@ -437,6 +437,17 @@ def test_a_failure_in_the_sampler_ends_one_request() -> None:
     )
 
 
+def test_what_a_failed_request_computed_is_not_found_again() -> None:
+    """A prompt of two chunks, of which the first is in the cache before the request fails."""
+    run = loop(fail={"0:a": "not finite"}, max_num_batched_tokens=8)
+    add(run, "a", 12, max_tokens=2)
+    run.run()
+    assert run.stream("a").finish_reason is FinishReason.ERROR
+    later = add(run, "b", 12, max_tokens=2)
+    run.run()
+    assert later.num_cached_tokens == 0
+
+
 def test_a_request_can_be_failed_from_outside() -> None:
     run = loop()
     add(run, "a", 8, max_tokens=9)
