@@ -188,7 +188,7 @@ def _check_reach(address: FrontendAddress, insecure_mesh: bool) -> None:
     if not (address.is_loopback or insecure_mesh):
         raise ConfigError(
             f"cannot listen on {address}: others could reach it, and the mesh asks for no key; "
-            "bind a loopback address or ipc, or allow it with insecure_mesh"
+            "bind a loopback address or ipc, or allow it with --insecure-mesh"
         )
 
 
