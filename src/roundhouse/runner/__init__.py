@@ -1,1 +1,8 @@
-"""The model runner: a step's plan → the model's forward pass → sampled tokens. Tensors become numpy at this edge."""
+"""The plan of a step → tokens: rows, slots, attention, sampling. Everything that knows torch, besides `models`."""
+
+import os
+
+# Torch's threads wait for each other by spinning, a thousand times a step. libgomp's own limit is for a machine of one's
+# own: with one other busy process on 2 cores it fell from 27 to 5 tokens/s with one stream and from 143 to 7 with eight.
+# This limit gives 22 and 135 alone, 11 and 58 beside the other. It is read when torch is imported, so it stands here.
+os.environ.setdefault("GOMP_SPINCOUNT", "6000")
