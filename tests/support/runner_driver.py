@@ -10,7 +10,8 @@ from roundhouse.protocol.sampling import SamplingParams
 from roundhouse.runner.attention_sdpa import SdpaBackend
 from roundhouse.runner.config import RunnerConfig
 from roundhouse.runner.kv_store import KVStore
-from roundhouse.runner.model_runner import ModelRunner
+from roundhouse.runner.model_runner import ModelRunner, Sample
+from roundhouse.runner.sampler import sample
 from roundhouse.scheduler.step import ModelRunnerOutput, NewRequest, SchedulerOutput
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -134,10 +135,12 @@ class RunnerDriver:
         )
 
 
-def make_runner(model: CausalLM, *, num_blocks: int = 64, block_size: int = 4, **config: Any) -> RunnerDriver:
+def make_runner(
+    model: CausalLM, *, num_blocks: int = 64, block_size: int = 4, sample: Sample = sample, **config: Any
+) -> RunnerDriver:
     """A `ModelRunner` with the SDPA backend around `model`, and its driver."""
     store = KVStore(model.layers, num_blocks=num_blocks, block_size=block_size, dtype=model.dtype, device=model.device)
     backend = SdpaBackend(store, dtype=model.dtype, device=model.device)
     runner_config = RunnerConfig(Path("unused"), block_size=block_size, **{"max_num_seqs": 8, **config})
-    runner = ModelRunner(model, backend, store, runner_config, max_model_len=model.max_model_len)
+    runner = ModelRunner(model, backend, store, runner_config, max_model_len=model.max_model_len, sample=sample)
     return RunnerDriver(runner, block_size=block_size, num_blocks=num_blocks)

@@ -1,4 +1,4 @@
-"""Listening and serving HTTP: the port is taken before a model is loaded, uvicorn takes it over later."""
+"""Listening and serving HTTP. The port is taken first, and `server.door` answers at it until the model is there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BACKLOG = 2048
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A bound socket that does not listen yet: clients are refused until uvicorn starts. Raises `ConfigError`."""
+    """A listening socket. Raises `ConfigError`."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -30,7 +30,7 @@ def bind(host: str, port: int) -> socket.socket:
             # `::` means every address, as people expect of a server that has one listening socket.
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         listener.bind(address)
-        # Two sockets with SO_REUSEADDR may bind the same port; only one may listen. Take it now, serve it later.
+        # With SO_REUSEADDR two sockets may bind one port, but only one may listen at it.
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()

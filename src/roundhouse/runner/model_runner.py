@@ -5,6 +5,8 @@ What one request causes ends that request: it is named in `failed`, and the othe
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -23,6 +25,12 @@ from roundhouse.runner.sampling_rows import SamplingRows
 from roundhouse.scheduler.step import ModelRunnerOutput, NewRequest, SchedulerOutput
 
 NO_TOKEN_POSSIBLE = "no token could be chosen: the logits are not finite, or the parameters forbid every token"
+SAMPLER_FAILED = "the sampler failed on this request's parameters"
+
+Sample = Callable[[torch.Tensor, np.ndarray, np.ndarray, SamplingRows], SamplerOutput]
+"""As `sampler.sample`."""
+
+logger = logging.getLogger(__name__)
 
 
 class Model(Protocol):
@@ -44,12 +52,20 @@ class ModelRunner:
     """Owns the rows of the running requests. Not thread-safe: one thread steps."""
 
     def __init__(
-        self, model: Model, backend: AttentionBackend, store: KVStore, config: RunnerConfig, *, max_model_len: int
+        self,
+        model: Model,
+        backend: AttentionBackend,
+        store: KVStore,
+        config: RunnerConfig,
+        *,
+        max_model_len: int,
+        sample: Sample = sample,
     ) -> None:
         self._model = model
         self._backend = backend
         self._store = store
         self._device = model.device
+        self._sample = sample
         self._vocab_size = min(model.vocab_size, config.vocab_size or model.vocab_size)
         self._batch = InputBatch(
             max_num_seqs=config.max_num_seqs, max_model_len=max_model_len, block_size=config.block_size
@@ -67,7 +83,9 @@ class ModelRunner:
         logits = self._forward(step)
         prompt_logprobs = self._collect_prompt_logprobs(step) if self._prompt_logprobs else {}
         self._batch.advance(step)
-        return self._finish(step, logits, prompt_logprobs)
+        result = self._finish(step, logits, prompt_logprobs)
+        self._model.forget_last_forward()
+        return result
 
     def _apply(self, plan: SchedulerOutput) -> None:
         freed, added = self._batch.apply(plan)
@@ -84,6 +102,9 @@ class ModelRunner:
             self._params.add(row, request)
         except InvalidRequest as error:
             self._refused[request.request_id] = error.message
+        except Exception:
+            logger.exception("the sampler cannot take a request's parameters", extra={"request_id": request.request_id})
+            self._refused[request.request_id] = SAMPLER_FAILED
         k = request.sampling_params.prompt_logprobs
         # With outputs the prompt was complete once, and its logprobs were delivered then.
         if k is not None and request.num_output_tokens == 0:
@@ -108,7 +129,7 @@ class ModelRunner:
         rows = step.rows[step.sampling]
         request_ids = [step.request_ids[place] for place in step.sampling.tolist()]
         num_outputs = self._batch.num_tokens[rows] - self._batch.num_prompt_tokens[rows]
-        sampled = sample(logits, rows, num_outputs, self._params)
+        sampled = self._sample_all(step, logits, rows, request_ids, num_outputs)
         if failed or not sampled.is_valid.all():
             rows, request_ids, sampled = self._drop_failed(rows, request_ids, sampled, failed)
         self._batch.append_tokens(rows, sampled.token_ids)
@@ -120,6 +141,29 @@ class ModelRunner:
             prompt_logprobs={key: rows for key, rows in prompt_logprobs.items() if key not in failed},
             failed=failed,
         )
+
+    def _sample_all(
+        self, step: StepInput, logits: torch.Tensor, rows: np.ndarray, request_ids: list[str], num_outputs: np.ndarray
+    ) -> SamplerOutput:
+        """A sampler that chokes on one row may not take the others along: each then gets a try of its own."""
+        try:
+            return self._sample(logits, rows, num_outputs, self._params)
+        except Exception:
+            logger.exception("the sampler failed; every request of the step is sampled alone")
+        # The first try may have edited its logits.
+        logits = self._logits_of(torch.from_numpy(step.logits_indices).to(self._device))
+        sampled = SamplerOutput(np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=bool), {})
+        for place in range(len(rows)):
+            one = slice(place, place + 1)
+            try:
+                alone = self._sample(logits[one], rows[one], num_outputs[one], self._params)
+            except Exception:
+                logger.exception("the sampler failed on one request", extra={"request_id": request_ids[place]})
+                continue
+            sampled.token_ids[one], sampled.is_valid[one] = alone.token_ids, alone.is_valid
+            if 0 in alone.logprobs:
+                sampled.logprobs[place] = alone.logprobs[0]
+        return sampled
 
     def _drop_failed(
         self, rows: np.ndarray, request_ids: list[str], sampled: SamplerOutput, failed: dict[str, str]
@@ -153,7 +197,6 @@ class ModelRunner:
             )
             if end >= self._batch.num_prompt_tokens[row]:
                 finished[request_id] = self._prompt_logprobs.pop(row).finish()
-        self._model.forget_last_forward()
         return finished
 
     def _logits_of(self, indices: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,8 @@ from roundhouse.models.causal_lm import CausalLM
 from roundhouse.models.loader import wrap_module
 from roundhouse.protocol.sampling import SamplingParams
 from roundhouse.runner.model_runner import NO_TOKEN_POSSIBLE
+from roundhouse.runner.sampler import SamplerOutput, sample
+from roundhouse.runner.sampling_rows import SamplingRows
 from roundhouse.scheduler.step import ModelRunnerOutput, SchedulerOutput
 from tests.support.runner_driver import GREEDY, RunnerDriver, make_runner
 from tests.support.tiny_models import MAX_MODEL_LEN, VOCAB_SIZE, tiny_model
@@ -170,3 +172,22 @@ def test_tokens_beyond_the_tokenizers_vocabulary_are_never_sampled() -> None:
         narrow.add(f"{index}", [index], SamplingParams(temperature=2.0), seed=index)
     outputs = narrow.run(20)
     assert set(np.concatenate(list(outputs.values())).tolist()) <= set(range(5))
+
+
+def test_a_sampler_that_chokes_on_one_request_fails_that_one(caplog: pytest.LogCaptureFixture) -> None:
+    """The step is sampled again without the edits of the first try: the others get the tokens that they get alone."""
+
+    def choking(logits: torch.Tensor, rows: np.ndarray, num_outputs: np.ndarray, params: SamplingRows) -> SamplerOutput:
+        sampled = sample(logits, rows, num_outputs, params)
+        if 1 in rows:
+            raise ZeroDivisionError("row 1")
+        return sampled
+
+    together = make_runner(model(), sample=choking)
+    names = ["edited", "drawn", "greedy"]
+    for name in names:
+        add(together, name)
+    result = together.step({name: len(MIXED[name][0]) for name in names})
+    assert result.failed == {"drawn": NO_TOKEN_POSSIBLE}
+    assert result.sampled_token_ids == {name: alone(name)[:1] for name in ("edited", "greedy")}
+    assert "the sampler failed on one request" in caplog.text
