@@ -2,7 +2,7 @@
 
 import os
 
-# Torch's threads wait for each other by spinning, a thousand times a step. libgomp's own limit is meant for a machine of
+# Torch's threads wait for each other by spinning, a thousand times a step. libgomp's own limit is for a machine of
 # one's own: beside one other busy process on 2 cores 27 tokens/s became 5 with one stream, and 143 became 7 with eight.
 # This limit gives 22 and 135 alone, 11 and 58 beside the other. It is read when torch is imported, so it stands here.
 os.environ.setdefault("GOMP_SPINCOUNT", "6000")
