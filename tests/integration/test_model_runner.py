@@ -13,6 +13,8 @@ from roundhouse.models.loader import load_causal_lm, read_config
 from roundhouse.protocol.sampling import SamplingParams
 from tests.support.runner_driver import RunnerDriver, make_runner
 
+pytestmark = pytest.mark.timeout(400)
+
 PROMPTS = {
     "one token": "a",
     "fact": "The capital of France is",

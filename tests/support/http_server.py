@@ -10,6 +10,8 @@ from typing import Any
 
 import uvicorn
 
+from roundhouse.cli.http_protocol import BoundedHttpProtocol
+
 
 @contextmanager
 def serving(app: Any) -> Iterator[int]:
@@ -17,7 +19,9 @@ def serving(app: Any) -> Iterator[int]:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(512)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none", lifespan="off"))
+        server = uvicorn.Server(
+            uvicorn.Config(app, http=BoundedHttpProtocol, log_level="warning", ws="none", lifespan="off")
+        )
         thread = threading.Thread(target=server.run, args=([listener],), name="uvicorn")
         thread.start()
         try:

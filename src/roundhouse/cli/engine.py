@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import logging
-import os
 import signal
-import sys
 import time
 from pathlib import Path
 from queue import SimpleQueue
@@ -17,19 +14,18 @@ from roundhouse.engine.build import BuiltEngine, build_engine
 from roundhouse.engine.config import EngineConfig
 from roundhouse.engine.inbox import Inbox, ShutdownAsked
 from roundhouse.engine.proc import EngineProc
+from roundhouse.lifeline import end_with_parent
 from roundhouse.model_store import ProgressEvent, fingerprint, load_tokenizer, resolve_model
 from roundhouse.model_store.progress import console_display
 from roundhouse.protocol.limits import MAX_MESSAGE_BYTES
 from roundhouse.protocol.messages import PROTOCOL_VERSIONS, Hello
 from roundhouse.runner.config import RunnerConfig
-from roundhouse.telemetry.logs import configure_logs
 from roundhouse.transport.engine_link import EngineLink
 from roundhouse.transport.items import Backlog, BusyLoopStatus, OutputItem
 
 logger = logging.getLogger(__name__)
 
 FATAL_EXIT_CODE = 1
-_PR_SET_PDEATHSIG = 1
 
 
 def run_engine(settings: EngineSettings) -> int:
@@ -37,10 +33,9 @@ def run_engine(settings: EngineSettings) -> int:
 
     Raises a `RoundhouseError` when the model or a setting is wrong.
     """
-    configure_logs(settings.log_level)
     started_unix_ms = time.time_ns() // 1_000_000
     if settings.parent_pid is not None:
-        _end_with_parent(settings.parent_pid)
+        end_with_parent(settings.parent_pid)
     folder = resolve_model(settings.model)
     tokenizer = load_tokenizer(folder.path)
     config = _engine_config(settings, folder.path, tokenizer.vocab_size)
@@ -113,12 +108,3 @@ def _hello(settings: EngineSettings, built: BuiltEngine, weights: str, started_u
         max_message_bytes=MAX_MESSAGE_BYTES,
         vocab_size=core.vocab_size,
     )
-
-
-def _end_with_parent(parent_pid: int) -> None:
-    """SIGTERM when the parent is gone, also when that was killed outright: no engine is left behind. Linux only."""
-    if sys.platform != "linux":
-        return
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent_pid:  # gone before we asked
-        sys.exit(0)

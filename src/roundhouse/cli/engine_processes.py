@@ -76,7 +76,8 @@ class EngineProcesses:
                     message = f"engine {index} ended before it was ready ({_cause(exit_code)})"
                     raise EnginesFailed(message, code, has_said_why=exit_code > 0)
                 case again:
-                    logger.warning("engine %d ended (%s); next start in %g s", index, _cause(exit_code), again.after_s)
+                    when = f"in {again.after_s:g} s" if again.after_s else "now"
+                    logger.warning("engine %d ended (%s) and is started again %s", index, _cause(exit_code), when)
                     await self._pause(again.after_s)
 
     async def _run_one(self, index: int) -> int:

@@ -7,8 +7,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import uvloop
 
@@ -64,19 +66,40 @@ class HttpFrontend:
         if self.leaving.is_set():
             self._hurry.set()
         else:
-            logger.info(
-                "%s: finishing what runs, for at most %g s", signal.Signals(number).name, self._settings.grace_s
-            )
+            name, grace_s = signal.Signals(number).name, self._settings.grace_s
+            logger.info("%s: finishing what runs, for at most %g s; once more ends it at once", name, grace_s)
         self.leaving.set()
 
 
 async def resolved(model: str, leaving: asyncio.Event, *, weights: bool) -> ModelFolder | None:
-    """The model folder, found or made in a thread; None when the process is asked to leave first."""
-    work = asyncio.create_task(asyncio.to_thread(resolve_model, model, weights=weights))
+    """The model folder, found or made in a thread; None when the process is asked to leave first.
+
+    A thread of its own and not the event loop's: a download or a conversion may take minutes, and nobody waits for a
+    daemon thread at the end of a process. A converter ends with us.
+    """
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[ModelFolder] = loop.create_future()
+
+    def resolve() -> None:
+        try:
+            folder = resolve_model(model, weights=weights)
+        except BaseException as error:
+            tell(found.set_exception, error)
+        else:
+            tell(found.set_result, folder)
+
+    def tell(set_outcome: Callable[[Any], None], outcome: object) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(lambda: None if found.done() else set_outcome(outcome))
+
+    threading.Thread(target=resolve, name="model", daemon=True).start()
     asked = asyncio.create_task(leaving.wait())
-    await asyncio.wait((work, asked), return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait((found, asked), return_when=asyncio.FIRST_COMPLETED)
     asked.cancel()
-    return work.result() if work.done() else None
+    if found.done():
+        return found.result()
+    found.cancel()
+    return None
 
 
 def run_frontend(settings: FrontendSettings) -> None:

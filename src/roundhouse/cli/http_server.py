@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 from collections.abc import Iterator
 from typing import Any
 
 import uvicorn
 
+from roundhouse.cli.http_protocol import BoundedHttpProtocol
 from roundhouse.protocol.errors import ConfigError
 
 KEEP_ALIVE_S = 75
@@ -34,9 +36,8 @@ def bind(host: str, port: int) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise ConfigError(
-            f"cannot listen on {url_host(host)}:{port}: {error.strerror}; is another server running?"
-        ) from None
+        hint = "; is another server running?" if error.errno == errno.EADDRINUSE else ""
+        raise ConfigError(f"cannot listen on {url_host(host)}:{port}: {error.strerror}{hint}") from None
     listener.setblocking(False)
     return listener
 
@@ -59,7 +60,7 @@ class HttpServer(uvicorn.Server):
                 timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=5,
                 server_header=False,
-                h11_max_incomplete_event_size=64 * 1024,
+                http=BoundedHttpProtocol,
                 ws="none",
             )
         )

@@ -13,6 +13,9 @@ import click
 from roundhouse import __version__
 from roundhouse.cli import options
 from roundhouse.protocol.errors import ConfigError, RoundhouseError
+from roundhouse.telemetry.logs import configure_logs
+
+logger = logging.getLogger(__name__)
 
 BAD_CONFIG_EXIT_CODE = 2
 """Also click's own for a bad flag: nothing that a restart could mend."""
@@ -21,7 +24,8 @@ BAD_CONFIG_EXIT_CODE = 2
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="roundhouse")
 def cli() -> None:
-    """Serve large language models: on a laptop with `roundhouse serve`, on Kubernetes with the chart.
+    """Serve large language models through the OpenAI API: `roundhouse serve` on one machine, `roundhouse frontend` and
+    `roundhouse engine` on several.
 
     MODEL is a folder with safetensors, a hub id, a .gguf file, or `smollm2`, the small chat model that is built in.
     """
@@ -62,9 +66,12 @@ def frontend(**flags: Any) -> None:
 @options.log_level
 def engine(**flags: Any) -> None:
     """Run one engine: it holds MODEL and connects to frontends."""
+    settings = options.engine_settings(flags)
+    configure_logs(settings.log_level, engine=settings.identity)
+    logger.info("starting: torch and transformers take some seconds")
     from roundhouse.cli.engine import run_engine
 
-    exit_code = run_engine(options.engine_settings(flags))
+    exit_code = run_engine(settings)
     # Python's own way out unloads torch: half a second, and a screenful about leaks in libraries under it.
     logging.shutdown()
     os._exit(exit_code)

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import click
 
 from roundhouse.protocol.errors import ConfigError
+from roundhouse.protocol.identity import check_identity
 from roundhouse.scheduler.config import Policy
+from roundhouse.transport.address import parse_address
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -207,8 +210,22 @@ engine_tuning = _stack(
 )
 
 
+def default_served_name(model: str) -> str:
+    """What a model is called when nobody says: a folder or a file by its own name, never by its place on the server."""
+    path = Path(model).expanduser()
+    if path.is_file():
+        return path.stem
+    return path.resolve().name if path.is_dir() else model
+
+
+def _named(names: Sequence[str]) -> tuple[str, ...]:
+    if not all(name.strip() for name in names):
+        raise ConfigError("--served-model-name may not be empty")
+    return tuple(names)
+
+
 def _http(flags: dict[str, Any]) -> HttpSettings:
-    names = tuple(flags["served_model_name"]) or (flags["model"],)
+    names = _named(flags["served_model_name"]) or (default_served_name(flags["model"]),)
     return HttpSettings(flags["host"].strip("[]"), flags["port"], names, flags["grace"])
 
 
@@ -242,11 +259,16 @@ def engine_settings(flags: dict[str, Any]) -> EngineSettings:
     frontends = tuple(part for part in (part.strip() for part in flags["frontends"].split(",")) if part)
     if not frontends:
         raise ConfigError("--frontends names no frontend")
+    for address in frontends:
+        parse_address(address)
+    identity = flags["identity"] if flags["identity"] is not None else socket.gethostname()
+    check_identity(identity)
+    given_name = flags["served_model_name"]
     return EngineSettings(
         model=flags["model"],
-        served_name=flags["served_model_name"] or flags["model"],
+        served_name=default_served_name(flags["model"]) if given_name is None else _named([given_name])[0],
         frontends=frontends,
-        identity=flags["identity"] or socket.gethostname(),
+        identity=identity,
         granted_epoch=flags["granted_epoch"],
         grace_s=flags["grace"],
         parent_pid=flags["parent_pid"],

@@ -55,18 +55,19 @@ async def _serve(settings: ServeSettings, http: HttpFrontend, folder: ModelFolde
         *tuning_flags(settings.tuning),
     ]
     async with frontend_app(folder, client, settings.http.served_names, engines_can_come=False) as app:
-        http.door.open(app)
         ready = asyncio.create_task(client.wait_for_engine(), name="first engine")
         try:
             async with _running(EngineProcesses(arguments, settings.engines, is_serving=ready.done)):
                 await _first(ready, http.leaving)
                 if not http.leaving.is_set():
+                    http.door.open(app)
                     took_s = monotonic() - started
                     logger.info("ready in %.1f s: %s at %s/v1", took_s, served_name, http.url)
                     await http.leaving.wait()
                 await http.leave()
         finally:
             ready.cancel()
+    logger.info("stopped")
 
 
 async def _first(task: asyncio.Task[Any], leaving: asyncio.Event) -> None:

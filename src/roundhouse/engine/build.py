@@ -71,11 +71,13 @@ def _num_blocks(config: EngineConfig, worker: Worker) -> int:
     if config.num_blocks is not None:
         num_blocks = min(config.num_blocks, enough)
     else:
-        budget = config.kv_cache_bytes or kv_budget_bytes(
-            available_bytes=read_available_bytes(worker.device),
-            on_cuda=worker.device.type == "cuda",
-            engines_on_machine=config.engines_on_machine,
-        )
+        budget = config.kv_cache_bytes
+        if budget is None:
+            budget = kv_budget_bytes(
+                available_bytes=read_available_bytes(worker.device),
+                on_cuda=worker.device.type == "cuda",
+                engines_on_machine=config.engines_on_machine,
+            )
         num_blocks = num_blocks_for_budget(
             facts.bytes_per_block,
             block_size=facts.block_size,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 
 from roundhouse.clock import Clock, monotonic
 from roundhouse.engine.executor import Executor
+from roundhouse.protocol import limits
 from roundhouse.protocol.errors import InvalidRequest, RoundhouseError
 from roundhouse.protocol.identity import ClientIndex
 from roundhouse.protocol.messages import (
@@ -54,10 +55,23 @@ class EngineCore:
         if params.seed is None:
             raise InvalidRequest("a request comes with its seed", param="seed")
         params.verify(vocab_size=self.vocab_size)
+        self._check_fields(message)
         for name, token_ids in (("prompt", message.prompt_token_ids), ("output_token_ids", message.output_token_ids)):
             if token_ids and not (min(token_ids) >= 0 and max(token_ids) < self.vocab_size):
                 raise InvalidRequest(f"a token id is outside the vocabulary of {self.vocab_size}", param=name)
         return Request.from_engine_core_request(message, client_index, params.seed)
+
+    def _check_fields(self, message: EngineCoreRequest) -> None:
+        checks = {
+            "request_id": 0 < len(message.request_id) <= limits.MAX_INNER_REQUEST_ID_CHARS,
+            "cache_salt": message.cache_salt is None or 0 < len(message.cache_salt) <= limits.MAX_CACHE_SALT_CHARS,
+            "eos_token_id": message.eos_token_id is None or 0 <= message.eos_token_id < self.vocab_size,
+            "child_index": 0 <= message.child_index < limits.MAX_CHOICES,
+            "attempt": message.attempt >= 0,
+        }
+        for name, is_in_range in checks.items():
+            if not is_in_range:
+                raise InvalidRequest(f"{name} is out of range", param=name)
 
     def abort_requests(self, request_ids: Iterable[str], client_index: ClientIndex) -> int:
         """Ends the client's requests and frees their blocks at once; ids of others, or of none, are left alone.

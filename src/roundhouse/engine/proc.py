@@ -163,7 +163,7 @@ class EngineProc:
         """The first call drains, the second ends what still runs."""
         if self.shutdown.ask(self._clock()) is ShutdownState.DRAINING:
             load = self.core.stats()
-            logger.info("draining: %d requests run, %d wait", load.num_running_reqs, load.num_waiting_reqs)
+            logger.info("draining; running: %d, waiting: %d", load.num_running_reqs, load.num_waiting_reqs)
             self.output_queue.put(Drain("shutdown", self.shutdown.grace_s))
 
     def _abort_all(self) -> None:

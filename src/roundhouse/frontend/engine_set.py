@@ -10,7 +10,7 @@ Pure: messages and `now` in, effects out. `mp_client` obeys them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
 
@@ -60,17 +60,25 @@ Effect = Welcome | Refuse | Lost
 
 
 class EngineSet:
-    """model: the name that engines must serve; None takes that of the first engine.
+    """session_ids: positive numbers, none of them twice. Who knows one can speak for that session.
 
+    model: the name that engines must serve; None takes that of the first engine.
     frontends: addresses that every admitted engine is told.
     """
 
-    def __init__(self, frontend_instance: str, *, model: str | None = None, frontends: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        frontend_instance: str,
+        session_ids: Iterator[int],
+        *,
+        model: str | None = None,
+        frontends: Iterable[str] = (),
+    ) -> None:
         self.frontend_instance = frontend_instance
         self.model = model
         self._frontends = list(frontends)
         self._halves = HelloHalves()
-        self._session_ids = count(1)
+        self._session_ids = session_ids
         self._members: dict[SessionId, Member] = {}
         self._holders: dict[str, Member] = {}
         self._last_index: dict[str, EngineIndex] = {}

@@ -162,6 +162,7 @@ class InputProcessor:
         """
         max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
         more_stops = frozenset[int]() if params.ignore_eos else self._more_stop_token_ids
+        self._refuse_only_stops(params, more_stops)
         return msgspec.structs.replace(
             params,
             n=1,
@@ -171,6 +172,18 @@ class InputProcessor:
             stop=[],
             stop_token_ids=[*params.stop_token_ids, *sorted(more_stops.difference(params.stop_token_ids))],
         )
+
+    def _refuse_only_stops(self, params: SamplingParams, more_stops: frozenset[int]) -> None:
+        """Before `min_tokens` nothing that stops may be sampled, so something else has to be allowed."""
+        if params.min_tokens == 0 or params.allowed_token_ids is None:
+            return
+        stops = more_stops.union(params.stop_token_ids)
+        if not params.ignore_eos and self._tokenizer.eos_token_id is not None:
+            stops |= {self._tokenizer.eos_token_id}
+        if stops.issuperset(params.allowed_token_ids):
+            raise InvalidRequest(
+                "allowed_token_ids holds stop tokens only, and min_tokens forbids these", param="allowed_token_ids"
+            )
 
 
 def _child(request: EngineCoreRequest, index: int, n: int) -> EngineCoreRequest:

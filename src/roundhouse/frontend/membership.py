@@ -8,17 +8,22 @@
 
 Rules: only a Pong proves that both of the engine's threads live. Each output carries a number of its session, each Pong
 repeats the last one and the count of control frames that came: a gap in either loses the session, since a request or an
-output in it is gone. A verdict is a reason in words; None is no verdict.
+output in it is gone. Every ping that was sent is remembered until a Pong to it or to a later one comes; a Pong to an
+earlier one than those is stale. A verdict is a reason in words; None is no verdict.
 
 Pure. `engine_set` holds the members.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
+import msgspec
+
+from roundhouse.protocol.errors import MalformedFrame
 from roundhouse.protocol.identity import EngineIndex, SessionId
 from roundhouse.protocol.machine import Machine
 from roundhouse.protocol.messages import EngineCoreOutputs, Hello, Ping, Pong, SchedulerStats
@@ -31,6 +36,7 @@ UNACKNOWLEDGED_S = 1.0
 """How long a Pong may show fewer control frames than its Ping told."""
 
 MAX_PINGS_OUT = 128
+"""Pings that wait for their Pong. No further one is sent then: each one sent is remembered until it is answered."""
 
 
 class MembershipState(Enum):
@@ -75,6 +81,12 @@ TABLE: dict[tuple[MembershipState, type], MembershipState] = {
 OVER: frozenset[MembershipState] = frozenset({_S.LOST, _S.LEFT})
 
 
+def check_load(load: SchedulerStats) -> None:
+    """Raises `MalformedFrame` for numbers that no scheduler has: they would blind the balancer and the metrics."""
+    if not all(0 <= number < math.inf for number in msgspec.structs.astuple(load)):
+        raise MalformedFrame(f"a load that cannot be: {load}")
+
+
 @dataclass(slots=True)
 class Member:
     """One session. Its numbers are moved by the methods below and by nobody else.
@@ -98,7 +110,7 @@ class Member:
     num_sent_since_load: int = 0
     is_unreachable: bool = False
     _ping_number: int = 0
-    _pings_out: deque[Ping] = field(default_factory=lambda: deque(maxlen=MAX_PINGS_OUT))
+    _pings_out: deque[Ping] = field(default_factory=lambda: deque[Ping]())
     _short_since: float | None = None
 
     def __post_init__(self) -> None:
@@ -126,7 +138,10 @@ class Member:
         """One of its requests ended."""
         self.num_inflight -= 1
 
-    def next_ping(self, frontend_instance: str) -> Ping:
+    def next_ping(self, frontend_instance: str) -> Ping | None:
+        """None while `MAX_PINGS_OUT` are not answered."""
+        if len(self._pings_out) == MAX_PINGS_OUT:
+            return None
         self._ping_number += 1
         ping = Ping(frontend_instance, self.control_number, self._ping_number)
         self._pings_out.append(ping)
@@ -142,6 +157,8 @@ class Member:
         return None
 
     def on_pong(self, pong: Pong, now: float) -> str | None:
+        if self._is_stale(pong):
+            return None
         if pong.last_output_number != self.output_number:
             return f"{pong.last_output_number} outputs were sent and {self.output_number} came"
         told = self._told_by(pong.ping_number)
@@ -183,6 +200,11 @@ class Member:
     def _set_load(self, load: SchedulerStats) -> None:
         self.load = load
         self.num_sent_since_load = 0
+
+    def _is_stale(self, pong: Pong) -> bool:
+        """A Pong to this or a later ping has come: it proves nothing, and breaks no rule."""
+        oldest = self._pings_out[0].ping_number if self._pings_out else self._ping_number + 1
+        return pong.ping_number < oldest
 
     def _told_by(self, ping_number: int) -> int | None:
         """The control number of that ping; forgets it and all earlier ones."""

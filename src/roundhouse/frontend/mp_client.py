@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,8 +20,9 @@ from roundhouse.frontend.balancer import EngineLoad, choose
 from roundhouse.frontend.core_client import EngineCoreClient, EngineView
 from roundhouse.frontend.engine_set import Effect, EngineSet, Lost, Refuse, Welcome
 from roundhouse.frontend.live_requests import LiveRequests
-from roundhouse.frontend.membership import Member, MembershipState
+from roundhouse.frontend.membership import Member, MembershipState, check_load
 from roundhouse.frontend.outputs_queue import OutputsQueue
+from roundhouse.frontend.probe import Probe
 from roundhouse.frontend.utility_calls import Answer, UtilityCalls
 from roundhouse.protocol.errors import (
     DuplicateRequestId,
@@ -34,6 +35,7 @@ from roundhouse.protocol.errors import (
 from roundhouse.protocol.frames import (
     ENGINE_TYPES,
     FRONTEND_TYPES,
+    EngineMessage,
     FrameDecoder,
     FrameEncoder,
     FrontendMessage,
@@ -49,6 +51,7 @@ from roundhouse.protocol.messages import (
     EngineCoreRequest,
     Hello,
     Pong,
+    SchedulerStats,
     UtilityRequest,
 )
 from roundhouse.transport.frontend_link import FrontendLink, SendResult
@@ -63,9 +66,6 @@ TICKS_A_PING = 2
 
 LATE_S = 0.5
 """A tick that comes this much after its time: the whole process stood still, and no engine is to blame."""
-
-PROBE_AGAIN_S = (0.02, 0.1, 0.3)
-"""libzmq tells of a broken connection a little before sends to it fail."""
 
 GONE_QUIET_S = 0.05
 LAST_OUTPUTS_S = 4.0
@@ -95,6 +95,7 @@ class AsyncMPClient(EngineCoreClient):
 
     expected_model: engines with another model name are refused; None takes the first engine's.
     insecure_mesh: see `FrontendLink`. frontends: addresses of all known frontends, passed on to engines.
+    session_ids: see `EngineSet`; None makes them random, since on PULL the number is all that tells who speaks.
     Raises `ConfigError` when it cannot listen.
     """
 
@@ -105,6 +106,7 @@ class AsyncMPClient(EngineCoreClient):
         expected_model: str | None = None,
         insecure_mesh: bool = False,
         frontends: Sequence[str] = (),
+        session_ids: Iterator[int] | None = None,
         clock: Clock = monotonic,
         make_link: Callable[..., FrontendLink] = FrontendLink,
     ) -> None:
@@ -112,13 +114,16 @@ class AsyncMPClient(EngineCoreClient):
         self.instance = secrets.token_hex(8)
         self.counters = Counters()
         self.outputs_queue = OutputsQueue()
-        self._engines = EngineSet(self.instance, model=expected_model, frontends=frontends)
+        self._engines = EngineSet(
+            self.instance, session_ids or random_session_ids(), model=expected_model, frontends=frontends
+        )
         self._live = LiveRequests()
         self._calls = UtilityCalls()
         self._clock = clock
         self._encoder = FrameEncoder(FRONTEND_TYPES)
         self._decoder = FrameDecoder(ENGINE_TYPES)
         self._malformed = MalformedCounter()
+        self._probe = Probe(self._later, self._ping_all)
         self._turn = 0
         self._ticks = 0
         self._tick_due = 0.0
@@ -146,7 +151,7 @@ class AsyncMPClient(EngineCoreClient):
         self.link.start(
             on_input=self._process_input_socket,
             on_output=self.process_outputs_socket,
-            on_disconnected=self._probe,
+            on_disconnected=self._probe.on_disconnected,
             on_failure=self._fail,
         )
         self._schedule_tick()
@@ -219,6 +224,9 @@ class AsyncMPClient(EngineCoreClient):
             if isinstance(message, Hello):
                 self._obey(self._engines.on_pull_hello(message, now))
                 return
+            load = _load_in(message)
+            if load is not None:
+                check_load(load)
         except MalformedFrame as error:
             self._count_malformed(error, "PULL", now)
             return
@@ -320,8 +328,9 @@ class AsyncMPClient(EngineCoreClient):
         return self._judge_send(member, self.link.send(member.routing_id, frames))
 
     def _ping(self, member: Member) -> None:
-        ping = self._encoder.encode(member.next_ping(self.instance))
-        self._judge_send(member, self.link.send(member.routing_id, ping))
+        ping = member.next_ping(self.instance)
+        if ping is not None:
+            self._judge_send(member, self.link.send(member.routing_id, self._encoder.encode(ping)))
 
     def _judge_send(self, member: Member, result: SendResult) -> bool:
         if result is SendResult.SENT:
@@ -338,12 +347,6 @@ class AsyncMPClient(EngineCoreClient):
             self._later(GONE_QUIET_S, partial(self._bury, member, reason, member.output_number, give_up_at))
         else:
             self._obey(self._engines.lose(member, reason))
-
-    def _probe(self) -> None:
-        """Some connection ended: a ping to each engine finds out whose."""
-        self._ping_all()
-        for delay_s in PROBE_AGAIN_S:
-            self._later(delay_s, self._ping_all)
 
     def _ping_all(self) -> None:
         self.link.notice_departures()
@@ -367,7 +370,7 @@ class AsyncMPClient(EngineCoreClient):
         self._tick_due = self._clock() + TICK_S
         self._later(TICK_S, self._tick)
 
-    def _later(self, delay_s: float, callback: Callable[[], None]) -> None:
+    def _later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
         def call() -> None:
             if self._failure is not None:
                 return
@@ -377,7 +380,7 @@ class AsyncMPClient(EngineCoreClient):
                 self._fail(error)
 
         assert self._loop is not None
-        self._loop.call_later(delay_s, call)
+        return self._loop.call_later(delay_s, call)
 
     def _fail(self, error: Exception) -> None:
         """An error of our own: nothing more will come."""
@@ -395,6 +398,26 @@ class AsyncMPClient(EngineCoreClient):
     def _count_malformed(self, error: Exception, peer: str, now: float) -> None:
         self.counters.num_malformed += 1
         self._malformed.count(error, peer, now)
+
+
+def random_session_ids() -> Iterator[int]:
+    """Numbers of 63 bits that nobody can guess, from 1 up, none of them twice."""
+    used = {0}
+    while True:
+        session_id = secrets.randbits(63)
+        if session_id not in used:
+            used.add(session_id)
+            yield session_id
+
+
+def _load_in(message: EngineMessage) -> SchedulerStats | None:
+    match message:
+        case EngineCoreOutputs():
+            return message.scheduler_stats
+        case Pong():
+            return message.load
+        case _:
+            return None
 
 
 def _load_of(member: Member) -> EngineLoad:

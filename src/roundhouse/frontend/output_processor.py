@@ -44,11 +44,6 @@ class OutputProcessor:
         self._tokenizer = tokenizer
         self._prompt_logprobs = LogprobsProcessor(tokenizer)
 
-    @property
-    def num_live(self) -> int:
-        """Requests whose callers wait."""
-        return len(self.parents) + len(self.reservations)
-
     def reserve(self, external_id: str, kind: RequestOutputKind, num_choices: int) -> Reservation:
         """Takes the id. Raises `DuplicateRequestId` while another request has it, which goes on undisturbed."""
         if external_id in self.reservations or external_id in self.parents:

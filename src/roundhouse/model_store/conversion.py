@@ -25,7 +25,8 @@ def run_converter(kind: str, source: Path, folder: Path, *, lock_fd: int, report
 
     The process inherits `lock_fd`: should we be killed, the lock stays taken until it has noticed and left.
     """
-    command = [sys.executable, "-P", "-m", "roundhouse.model_store.convert", kind, str(source), str(folder)]
+    arguments = [kind, str(source), str(folder), str(os.getpid())]
+    command = [sys.executable, "-P", "-m", "roundhouse.model_store.convert", *arguments]
     # Beside the folder, which can be written: a pod may have no /tmp.
     with tempfile.TemporaryFile(dir=folder.parent) as log:
         process = subprocess.Popen(

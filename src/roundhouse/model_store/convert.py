@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from roundhouse.lifeline import end_with_parent
 from roundhouse.model_store import gguf_llama, gguf_tokenizer, safetensors_file
 from roundhouse.model_store.errors import CacheUnusable, ConversionFailed
 from roundhouse.model_store.folder import write_json
@@ -221,4 +222,5 @@ def _message(error: Exception, source: Path) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    end_with_parent(int(sys.argv[4]))
+    sys.exit(main(sys.argv[1:4]))

@@ -112,7 +112,7 @@ def _explain(repo_id: str, error: Exception) -> ModelError:
     if status in (401, 403):
         return HubAccessDenied(f"the hub refuses {repo_id} (HTTP {status}): check HF_TOKEN")
     reason = f"HTTP {status}" if status else " ".join(str(error).split())[:200] or type(error).__name__
-    return HubUnreachable(f"{repo_id} is not whole on this machine and the hub cannot be asked for it: {reason}")
+    return HubUnreachable(f"there is no folder {repo_id} here, and the hub cannot be asked for it: {reason}")
 
 
 def _is_wanted(name: str, weights: bool) -> bool:

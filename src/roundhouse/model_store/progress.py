@@ -43,6 +43,8 @@ def console_display(console: Console | None = None) -> ProgressDisplay:
 
 
 class _BarDisplay:
+    """The bars go away when every stage is over, so that the next log line starts on a line of its own."""
+
     def __init__(self, console: Console) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
         self._progress = Progress(*columns, console=console, transient=True)
@@ -53,6 +55,8 @@ class _BarDisplay:
             self._progress.start()
             self._tasks[event.stage] = self._progress.add_task(event.stage, total=None)
         self._progress.update(self._tasks[event.stage], completed=event.done, total=event.total or None)
+        if self._progress.finished:
+            self._progress.stop()
 
     def __enter__(self) -> Self:
         return self

@@ -6,20 +6,21 @@ device and filled from memory-mapped files, so a bfloat16 model loads in a tenth
 
 from __future__ import annotations
 
-import json
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 
 from roundhouse.models.attention import IMPLEMENTATION, paged_attention_forward
 from roundhouse.models.causal_lm import CausalLM
 from roundhouse.models.context_length import check_max_model_len
 from roundhouse.models.inspection import record_layers, refuse_by_class, refuse_by_config
 from roundhouse.protocol.errors import ModelError
+
+logger = logging.getLogger(__name__)
 
 OnProgress = Callable[[int, int], None]
 """(tensors loaded, tensors in all)."""
@@ -35,8 +36,8 @@ def read_config(folder: Path) -> Any:
         raise ModelError(f"{folder} has no *.safetensors; other weight formats are not read")
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (ValueError, OSError, KeyError, TypeError, json.JSONDecodeError) as error:
-        raise ModelError(f"{folder / 'config.json'} cannot be used: {error}") from error
+    except Exception as error:  # transformers and its validators raise whatever a strange value leads to
+        raise ModelError(f"{folder / 'config.json'} cannot be used: {_first_line(error)}") from error
     refuse_by_config(config)
     return config
 
@@ -72,8 +73,10 @@ def load_causal_lm(
                 trust_remote_code=False,
                 output_loading_info=True,
             )
-        except (ValueError, OSError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
-            raise ModelError(f"the weights in {folder} cannot be loaded: {error}") from error
+        except Exception as error:  # as above
+            raise ModelError(f"the weights in {folder} cannot be loaded: {_first_line(error)}") from error
+    if info["unexpected_keys"]:
+        logger.warning("the model does not use these weights: %s", _some_of(info["unexpected_keys"]))
     if info["missing_keys"]:
         # transformers would go on with random ones.
         raise ModelError(f"the weights in {folder} lack {_some_of(info['missing_keys'])}")
@@ -139,3 +142,8 @@ class _CountedIterable:
 
     def __exit__(self, *_: object) -> None:
         pass
+
+
+def _first_line(error: Exception) -> str:
+    """What went wrong, without the report that some of these errors carry."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -10,7 +10,6 @@
     │   └── DuplicateRequestId       that id is live
     ├── CapacityError                nothing is wrong with the request; later it may work
     │   ├── NoEngine                 no engine is admitted
-    │   ├── QueueFull
     │   └── ShuttingDown
     ├── EngineError
     │   ├── EngineDeadError          the engine that held the request is gone
@@ -82,10 +81,6 @@ class CapacityError(RoundhouseError):
 
 class NoEngine(CapacityError):
     code = "no_engine"
-
-
-class QueueFull(CapacityError):
-    code = "queue_full"
 
 
 class ShuttingDown(CapacityError):

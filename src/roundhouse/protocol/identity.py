@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import NewType
 
-from roundhouse.protocol.errors import MalformedFrame
+from roundhouse.protocol.errors import ConfigError, MalformedFrame
 from roundhouse.protocol.limits import MAX_IDENTITY_BYTES
-
-RequestId = NewType("RequestId", str)
-"""Unique inside one frontend for as long as the frontend lives."""
 
 EngineIdentity = NewType("EngineIdentity", str)
 """Granted by the operator (or by `serve`), stable over restarts of the engine."""
@@ -25,17 +22,22 @@ ClientIndex = NewType("ClientIndex", int)
 ROUTING_NONCE_BYTES = 16
 
 
+def check_identity(identity: str) -> EngineIdentity:
+    """Raises `ConfigError` for what cannot be an engine's identity."""
+    name = identity.encode("utf-8", "surrogatepass")
+    if not name or len(name) > MAX_IDENTITY_BYTES or b"\0" in name:
+        raise ConfigError(f"an engine identity has 1 to {MAX_IDENTITY_BYTES} bytes and no NUL, got {identity!r:.200}")
+    return EngineIdentity(identity)
+
+
 def routing_id(identity: EngineIdentity, nonce: bytes) -> bytes:
     """The ROUTER routing id of one link session: identity, NUL, `nonce` (16 random bytes).
 
     A fresh one for each session: with a fixed routing id a second peer either stays unheard or, under
     ROUTER_HANDOVER, takes the first one's place before any check of ours (both measured with libzmq 4.3.5).
     """
-    name = identity.encode()
     assert len(nonce) == ROUTING_NONCE_BYTES
-    if not name or len(name) > MAX_IDENTITY_BYTES or b"\0" in name:
-        raise ValueError(f"an engine identity has 1 to {MAX_IDENTITY_BYTES} bytes and no NUL, got {identity!r}")
-    return name + b"\0" + nonce
+    return check_identity(identity).encode() + b"\0" + nonce
 
 
 def parse_routing_id(raw: bytes) -> tuple[EngineIdentity, bytes]:

@@ -2,25 +2,51 @@
 
 from __future__ import annotations
 
-MAX_BODY_BYTES = 16 * 2**20
+MAX_BODY_BYTES = 4 * 2**20
 """Of an HTTP request's body; counted while it arrives."""
+
+MAX_BODY_BYTES_IN_FLIGHT = 256 * 2**20
+"""Of all bodies of one server that arrive or wait to be decoded."""
+
+MAX_BODY_IDLE_S = 30.0
+"""Without a byte of a body that is not complete."""
+
+MAX_HEAD_BYTES = 64 * 2**10
+"""Of a request line and its headers."""
+
+MAX_HEADERS = 256
 
 MAX_REQUEST_ID_CHARS = 128
 """Of X-Request-Id: it is repeated in every chunk of a stream."""
+
+MAX_INNER_REQUEST_ID_CHARS = 2 * MAX_REQUEST_ID_CHARS
+"""Of the id that an engine gets: the client's, with what makes it unique."""
 
 MAX_CHOICES = 128
 """n × prompts of one HTTP request, checked before anything is allocated for them."""
 
 MAX_PROMPTS = 128
 MAX_MESSAGES = 4096
+MAX_CONTENT_PARTS = 1024
+"""Of one message; its tool calls have a bound of their own."""
+
+MAX_TOOL_CALLS = 128
+MAX_TOOLS = 128
+MAX_TOOLS_BYTES = 256 * 2**10
+"""Of the JSON Schemas of a request's tools together."""
+
+MAX_TEMPLATE_KWARGS_BYTES = 64 * 2**10
 MAX_STOP_STRINGS = 4
 MAX_STOP_CHARS = 1024
 MAX_STOP_TOKEN_IDS = 128
 MAX_LOGPROBS = 20
 MAX_LOGIT_BIAS = 1024
 MAX_ALLOWED_TOKEN_IDS = 2**18
+MAX_DETOKENIZED_CONTEXTS = 4
+"""A /detokenize takes this × the model's context tokens."""
+
 MAX_CACHE_SALT_CHARS = 128
-MAX_CHARS_PER_TOKEN = 128
+MAX_CHARS_PER_TOKEN = 32
 """A prompt text longer than this × the model's context is refused before it is tokenized."""
 
 MAX_TOKEN_ID = 2**31 - 1

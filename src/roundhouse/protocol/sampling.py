@@ -98,7 +98,9 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_
         if self.n > 1 and self.is_greedy:
             raise InvalidRequest("n must be 1 with temperature 0: all choices would be the same", param="n")
         if self.max_tokens is not None and not 1 <= self.max_tokens <= limits.MAX_TOKEN_ID:
-            raise InvalidRequest(f"max_tokens must be at least 1, got {self.max_tokens}", param="max_tokens")
+            raise InvalidRequest(
+                f"max_tokens must be between 1 and {limits.MAX_TOKEN_ID}, got {self.max_tokens}", param="max_tokens"
+            )
         if self.min_tokens < 0 or (self.max_tokens is not None and self.min_tokens > self.max_tokens):
             raise InvalidRequest(
                 f"min_tokens must be between 0 and max_tokens ({self.max_tokens}), got {self.min_tokens}",

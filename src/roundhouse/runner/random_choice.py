@@ -33,6 +33,8 @@ def draw_tokens(logits: torch.Tensor, draw: Draw) -> tuple[np.ndarray, np.ndarra
     chosen = np.zeros(len(log_mass), dtype=np.int64)
     possible = np.isfinite(log_mass)
     pending = np.flatnonzero(possible)
+    if len(pending) == 0:
+        return chosen, possible
     # Of each pending row, how many of the likeliest tokens the heads so far have ruled out.
     passed = np.zeros(len(pending), dtype=np.int64)
     for head_size in (*HEAD_SIZES, vocab_size):

@@ -9,7 +9,7 @@ import torch
 from roundhouse.models.causal_lm import CausalLM
 from roundhouse.models.dtype import choose_dtype, cpu_has_bfloat16
 from roundhouse.models.loader import OnProgress, load_causal_lm, read_config
-from roundhouse.protocol.errors import ConfigError
+from roundhouse.protocol.errors import ConfigError, ModelError
 from roundhouse.protocol.sampling import SamplingParams
 from roundhouse.runner.attention import AttentionBackend
 from roundhouse.runner.attention_flash import FlashBackend, why_not_flash
@@ -107,7 +107,9 @@ class Worker:
             block_ids=[0] * (num_tokens // self._config.block_size + 1),
             num_computed_tokens=0,
         )
-        self.execute_model(SchedulerOutput([request], {_WARM_UP_ID: num_tokens}))
+        first = self.execute_model(SchedulerOutput([request], {_WARM_UP_ID: num_tokens}))
+        if first.failed:
+            raise ModelError("the model's logits are not finite: its weights are damaged, or overflow in this dtype")
         if num_tokens < self.max_model_len:
             self.execute_model(SchedulerOutput([], {_WARM_UP_ID: 1}))
         self.execute_model(SchedulerOutput([], {}, finished=[_WARM_UP_ID]))

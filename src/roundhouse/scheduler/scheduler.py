@@ -106,9 +106,6 @@ class Scheduler:
         if request is not None:
             self._finish(request, FinishReason.ERROR, error=error)
 
-    def has_unfinished_requests(self) -> bool:
-        return bool(self._requests)
-
     def has_requests(self) -> bool:
         """Whether a step is needed: for a request, to have the runner drop rows, or to tell a client of an end."""
         return bool(self._requests or self._left_rows or self._outbox)

@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from roundhouse.frontend.outputs import RequestOutput, RequestOutputKind
-from roundhouse.protocol.errors import EngineGenerateError, RequestError, RoundhouseError
+from roundhouse.protocol.errors import EngineGenerateError, RequestError, RoundhouseError, ShuttingDown
 from roundhouse.server.chunk import DONE, ChunkTemplate
 from roundhouse.server.disconnect import until_disconnect
 from roundhouse.server.errors import error_json_of
@@ -133,6 +133,10 @@ class StreamAnswer(Answer):
 
 
 def _raise_failure(output: RequestOutput) -> None:
-    """A choice that ended in an error is never shown as a normal choice."""
-    if output.finished and any(choice.finish_reason == "error" for choice in output.outputs):
-        raise EngineGenerateError("the engine failed on this request")
+    """A choice that did not come to its own end is never shown as a normal choice."""
+    for choice in output.outputs:
+        if choice.finish_reason == "error":
+            raise EngineGenerateError("the engine failed on this request")
+        if choice.finish_reason == "abort":
+            # A client that left reads nothing any more, so it was this side that ended the choice.
+            raise ShuttingDown("the server ended this request: it is shutting down")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 import roundhouse
+from roundhouse.server.body import BodyReader
 from roundhouse.server.chat import chat_routes
 from roundhouse.server.completions import completion_routes
 from roundhouse.server.errors import add_error_handlers
@@ -25,7 +26,10 @@ def build_app(state: ServerState, settings: ServerSettings) -> FastAPI:
         description="An OpenAI-compatible server of large language models.",
         redirect_slashes=False,
     )
-    for make_routes in (chat_routes, completion_routes, model_routes, tokenize_routes, status_routes):
+    bodies = BodyReader(settings)
+    for make_body_routes in (chat_routes, completion_routes, tokenize_routes):
+        app.include_router(make_body_routes(state, settings, bodies))
+    for make_routes in (model_routes, status_routes):
         app.include_router(make_routes(state, settings))
     add_schemas(app, (ChatCompletionBody, CompletionBody, TokenizeBody, DetokenizeBody))
     add_error_handlers(app)

@@ -1,32 +1,121 @@
-"""A request's body, counted while it arrives."""
+"""A request's body: counted while it arrives, alone and together with all others, and decoded.
+
+A client may send slowly but not stop, and what all clients have sent and nobody has decoded yet has one bound: that is
+the memory that requests can hold before anything is known of them. A large body is decoded in a thread. msgspec holds
+the interpreter's lock meanwhile, so what bounds a stall of the event loop is how little `schema` builds of a body.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import TypeVar
+
+import msgspec
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
-from roundhouse.protocol.errors import InvalidRequest, RequestTooLarge
+from roundhouse.protocol.errors import CapacityError, InvalidRequest, RequestTooLarge
+from roundhouse.server.decode import decode
+from roundhouse.server.state import ServerSettings
+from roundhouse.server.unserved import UnservedFields
+
+T = TypeVar("T")
+
+MAX_DECODED_ON_LOOP_BYTES = 256 * 2**10
 
 
-async def read_body(request: Request, max_bytes: int) -> bytes:
+class BodyBudget:
+    """The bytes of bodies in flight. `num_bytes` is 0 when no request is being read."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.num_bytes = 0
+        self._max_bytes = max_bytes
+
+    @contextmanager
+    def share(self) -> Iterator[BodyShare]:
+        """One request's part, which it gives back when the block ends."""
+        share = BodyShare(self)
+        try:
+            yield share
+        finally:
+            self.num_bytes -= share.num_bytes
+
+    def take(self, num_bytes: int) -> None:
+        """Raises `CapacityError`, and then nothing was taken."""
+        if self.num_bytes + num_bytes > self._max_bytes:
+            raise CapacityError("the server is reading as many request bodies as it has memory for")
+        self.num_bytes += num_bytes
+
+
+class BodyShare:
+    """What one request has taken of the budget."""
+
+    def __init__(self, budget: BodyBudget) -> None:
+        self.num_bytes = 0
+        self._budget = budget
+
+    def take(self, num_bytes: int) -> None:
+        """Raises `CapacityError`."""
+        self._budget.take(num_bytes)
+        self.num_bytes += num_bytes
+
+
+class BodyReader:
+    """Reads the bodies of one app's requests."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.budget = BodyBudget(settings.max_body_bytes_in_flight)
+        self._max_bytes = settings.max_body_bytes
+        self._max_idle_s = settings.max_body_idle_s
+
+    async def read(
+        self, request: Request, decoder: msgspec.json.Decoder[T], unserved: UnservedFields | None = None
+    ) -> T:
+        """Raises what `read_body`, `decode` and `UnservedFields.refuse` raise."""
+        with self.budget.share() as share:
+            raw = await read_body(request, self._max_bytes, self._max_idle_s, share)
+            if len(raw) <= MAX_DECODED_ON_LOOP_BYTES:
+                return _decoded(raw, decoder, unserved)
+            return await asyncio.to_thread(_decoded, raw, decoder, unserved)
+
+
+async def read_body(request: Request, max_bytes: int, max_idle_s: float, share: BodyShare) -> bytes:
     """The whole body. Raises `InvalidRequest` for another content type than JSON, `RequestTooLarge` as soon as it is
-    too large (whatever Content-Length says or fails to say), `ClientDisconnect` when the client leaves first."""
+    too large (whatever Content-Length says or fails to say), `HTTPException` 408 when nothing comes for `max_idle_s`,
+    `CapacityError` when `share` has no room, `ClientDisconnect` when the client leaves first."""
     _check_content_type(request.headers.get("content-type"))
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared[:20]) > max_bytes:
         raise _too_large(max_bytes)
-    chunks: list[bytes] = []
-    num_bytes = 0
+    body = bytearray()
     while True:
-        message = await request.receive()
+        try:
+            message = await asyncio.wait_for(request.receive(), max_idle_s)
+        except TimeoutError:
+            raise HTTPException(
+                HTTPStatus.REQUEST_TIMEOUT,
+                f"no byte of the body came for {max_idle_s:g} s",
+                {"connection": "close", "x-should-retry": "true"},
+            ) from None
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
         chunk = message.get("body", b"")
-        num_bytes += len(chunk)
-        if num_bytes > max_bytes:
+        if len(body) + len(chunk) > max_bytes:
             raise _too_large(max_bytes)
-        chunks.append(chunk)
+        share.take(len(chunk))
+        body += chunk
         if not message.get("more_body", False):
-            return b"".join(chunks)
+            return bytes(body)
+
+
+def _decoded(raw: bytes, decoder: msgspec.json.Decoder[T], unserved: UnservedFields | None) -> T:
+    body = decode(decoder, raw)
+    if unserved is not None:
+        unserved.refuse(raw)
+    return body
 
 
 def _check_content_type(content_type: str | None) -> None:

@@ -8,10 +8,9 @@ from fastapi import APIRouter, Request, Response
 from roundhouse.protocol import limits
 from roundhouse.protocol.errors import InvalidRequest
 from roundhouse.server.answer import JsonAnswer, StreamAnswer
-from roundhouse.server.body import read_body
+from roundhouse.server.body import BodyReader
 from roundhouse.server.chat_format import ChatFormat
 from roundhouse.server.chat_prompt import render_prompt
-from roundhouse.server.decode import decode
 from roundhouse.server.generation import Generation, Prompt
 from roundhouse.server.models import served_model
 from roundhouse.server.openapi import request_body
@@ -25,15 +24,13 @@ _decoder = msgspec.json.Decoder(ChatCompletionBody)
 _unserved = UnservedFields(UNSERVED_CHAT)
 
 
-def chat_routes(state: ServerState, settings: ServerSettings) -> APIRouter:
+def chat_routes(state: ServerState, settings: ServerSettings, bodies: BodyReader) -> APIRouter:
     router = APIRouter(tags=["generate"])
 
     @router.post("/v1/chat/completions", openapi_extra=request_body(ChatCompletionBody))
     async def create_chat_completion(request: Request) -> Response:
         """Answers a conversation. As OpenAI's, with vLLM's further sampling fields."""
-        raw = await read_body(request, settings.max_body_bytes)
-        body = decode(_decoder, raw)
-        _unserved.refuse(raw)
+        body = await bodies.read(request, _decoder, _unserved)
         request_id = adopt_request_id(request.scope, body.request_id)
         generation = await check_chat(body, state, settings, response_id=f"chatcmpl-{request_id}")
         return (StreamAnswer if body.stream else JsonAnswer)(state, generation, ChatFormat(generation))

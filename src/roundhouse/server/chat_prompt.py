@@ -16,6 +16,7 @@ import msgspec
 from roundhouse.model_store.tokenizer import SPECIAL_NAMES
 from roundhouse.protocol import limits
 from roundhouse.protocol.errors import ContextLengthExceeded, InvalidRequest, ModelError
+from roundhouse.server.decode import OBJECT, decode_field
 from roundhouse.server.errors import shorten
 from roundhouse.server.schema import ChatMessage, ChatPromptBody, ContentPart, ToolCall
 from roundhouse.server.state import ServerState
@@ -32,6 +33,7 @@ async def render_prompt(state: ServerState, body: ChatPromptBody) -> str:
     """Raises `InvalidRequest` that names the field, `ContextLengthExceeded`, or what `ChatTemplate.render` raises."""
     check_tools(body)
     messages = [checked_message(f"messages[{i}]", message) for i, message in enumerate(_checked_count(body.messages))]
+    tools = _checked_tools(body)
     num_chars = sum(len(message["content"]) for message in messages)
     check_text_fits(state, num_chars, param="messages")
     continues = bool(body.continue_final_message)
@@ -40,20 +42,20 @@ async def render_prompt(state: ServerState, body: ChatPromptBody) -> str:
         raise InvalidRequest(
             "continue_final_message needs add_generation_prompt to be false", param="continue_final_message"
         )
-    kwargs = _checked_kwargs(state, body)
+    kwargs = _checked_kwargs(state, body, tools)
     if body.reasoning_effort is not None:
         kwargs["reasoning_effort"] = body.reasoning_effort
 
     render = partial(
         state.chat_template.render,
         messages,
-        tools=msgspec.to_builtins(body.tools),
+        tools=tools,
         add_generation_prompt=prompts,
         continue_final_message=continues,
         template_kwargs=kwargs,
     )
     try:
-        if num_chars > MAX_RENDERED_ON_LOOP_CHARS or len(messages) > MAX_RENDERED_ON_LOOP_MESSAGES:
+        if tools or num_chars > MAX_RENDERED_ON_LOOP_CHARS or len(messages) > MAX_RENDERED_ON_LOOP_MESSAGES:
             return await asyncio.to_thread(render)
         return render()
     except ModelError as error:
@@ -75,10 +77,11 @@ def check_tools(body: ChatPromptBody) -> None:
     """No call is parsed out of the model's text yet: tools may be shown to the model only when it may not call them."""
     if body.tools is not None and not body.tools:
         raise InvalidRequest("tools may not be empty; leave it out", param="tools")
-    if body.tool_choice is None:
+    tool_choice = bytes(body.tool_choice)
+    if tool_choice in (b"", b"null"):
         if body.tools:
             raise InvalidRequest("tools are not served by this server, unless tool_choice is none", param="tools")
-    elif body.tool_choice != "none":
+    elif tool_choice != b'"none"':
         why = "is not served by this server, only none" if body.tools else "needs tools"
         raise InvalidRequest(f"tool_choice {why}", param="tool_choice")
 
@@ -147,11 +150,38 @@ def _checked_call(path: str, call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": call.type, "function": {"name": call.function.name, "arguments": arguments}}
 
 
-def _checked_kwargs(state: ServerState, body: ChatPromptBody) -> dict[str, Any]:
-    kwargs = body.chat_template_kwargs
+def _checked_tools(body: ChatPromptBody) -> list[dict[str, Any]] | None:
+    """The tools as templates expect them, which is as they came; fields that are null are left out."""
+    if body.tools is None:
+        return None
+    num_bytes_left = limits.MAX_TOOLS_BYTES
+    tools: list[dict[str, Any]] = []
+    for i, tool in enumerate(body.tools):
+        param = f"tools[{i}].function.parameters"
+        raw = tool.function.parameters
+        parameters = decode_field(OBJECT, raw, param=param, max_bytes=num_bytes_left)
+        num_bytes_left -= len(bytes(raw))
+        function = {
+            "name": tool.function.name,
+            "description": tool.function.description,
+            "parameters": parameters,
+            "strict": tool.function.strict,
+        }
+        given = {name: value for name, value in function.items() if value is not None}
+        tools.append({"type": tool.type, "function": given})
+    return tools
+
+
+def _checked_kwargs(state: ServerState, body: ChatPromptBody, tools: list[dict[str, Any]] | None) -> dict[str, Any]:
+    kwargs = decode_field(
+        OBJECT,
+        body.chat_template_kwargs,
+        param="chat_template_kwargs",
+        max_bytes=limits.MAX_TEMPLATE_KWARGS_BYTES,
+    )
     if not kwargs:
         return {}
-    known = state.chat_template.variables(tools=body.tools) - _NOT_FOR_REQUESTS
+    known = state.chat_template.variables(tools=tools) - _NOT_FOR_REQUESTS
     for name, value in kwargs.items():
         if name not in known:
             raise InvalidRequest(
@@ -163,4 +193,4 @@ def _checked_kwargs(state: ServerState, body: ChatPromptBody) -> dict[str, Any]:
                 f"chat_template_kwargs.{name} must be a short text, a number, true or false",
                 param="chat_template_kwargs",
             )
-    return dict(kwargs)
+    return kwargs

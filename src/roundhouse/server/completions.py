@@ -8,9 +8,8 @@ from fastapi import APIRouter, Request, Response
 from roundhouse.protocol import limits
 from roundhouse.protocol.errors import InvalidRequest
 from roundhouse.server.answer import JsonAnswer, StreamAnswer
-from roundhouse.server.body import read_body
+from roundhouse.server.body import BodyReader
 from roundhouse.server.completion_format import CompletionFormat
-from roundhouse.server.decode import decode
 from roundhouse.server.generation import Generation, Prompt
 from roundhouse.server.models import served_model
 from roundhouse.server.openapi import request_body
@@ -26,15 +25,13 @@ _decoder = msgspec.json.Decoder(CompletionBody)
 _unserved = UnservedFields(UNSERVED_COMPLETION)
 
 
-def completion_routes(state: ServerState, settings: ServerSettings) -> APIRouter:
+def completion_routes(state: ServerState, settings: ServerSettings, bodies: BodyReader) -> APIRouter:
     router = APIRouter(tags=["generate"])
 
     @router.post("/v1/completions", openapi_extra=request_body(CompletionBody))
     async def create_completion(request: Request) -> Response:
         """Continues each prompt. As OpenAI's, with vLLM's further sampling fields."""
-        raw = await read_body(request, settings.max_body_bytes)
-        body = decode(_decoder, raw)
-        _unserved.refuse(raw)
+        body = await bodies.read(request, _decoder, _unserved)
         request_id = adopt_request_id(request.scope, body.request_id)
         generation = check_completion(body, state, settings, response_id=f"cmpl-{request_id}")
         answer_format = CompletionFormat(

@@ -17,6 +17,7 @@ from roundhouse.protocol.errors import InvalidRequest
 from roundhouse.server.errors import shorten
 
 T = TypeVar("T")
+OBJECT: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
 
 MAX_SECOND_LOOK_BYTES = 64 * 2**10
 
@@ -36,6 +37,22 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
         raise InvalidRequest("The JSON body is nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _malformed(body, str(error)) from None
+
+
+def decode_field(decoder: msgspec.json.Decoder[T], raw: msgspec.Raw, *, param: str, max_bytes: int) -> T | None:
+    """The value of a field that was left as it came; None when it is null or was not there.
+
+    Raises `InvalidRequest` that names `param`, for a value of more than `max_bytes` too: it costs nothing then.
+    """
+    text = bytes(raw)
+    if not text or text == b"null":
+        return None
+    if len(text) > max_bytes:
+        raise InvalidRequest(f"{param} is larger than {max_bytes} bytes", param=param)
+    try:
+        return decode(decoder, text)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{param}: {error.message}", param=param) from None
 
 
 def _wrong_value(text: str) -> InvalidRequest:

@@ -1,15 +1,21 @@
 """Bodies of requests as they come: types are checked, values are not; `chat` and `completions` do that.
 
 Everything may be null and then means its default, as OpenAI has it. Fields that are not here are ignored, unless
-`unserved` names them. Names and meanings: OpenAI's; those marked + are vLLM's.
+`unserved` names them. What a client may nest as it likes stays JSON until somebody needs it (`Raw`, empty when it is
+not there), and structs of which a body may hold many are none of the garbage collector's business. Names and meanings: OpenAI's; those marked + are vLLM's.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
+from roundhouse.protocol import limits
+
+RawObject: TypeAlias = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "object"})]
+RawToolChoice: TypeAlias = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": ["string", "object"]})]
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 
@@ -32,6 +38,7 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     temperature: float | None = None
+    user: str | None = None
     top_p: float | None = None
     top_k: int | None = None  # + and all below
     min_p: float | None = None
@@ -58,38 +65,38 @@ class CompletionBody(GenerationBody, kw_only=True):
     logprobs: int | None = None
 
 
-class ContentPart(msgspec.Struct, kw_only=True):
+class ContentPart(msgspec.Struct, kw_only=True, gc=False):
     type: str
     text: str | None = None
 
 
-class FunctionCall(msgspec.Struct, kw_only=True):
+class FunctionCall(msgspec.Struct, kw_only=True, gc=False):
     name: str
     arguments: str | None = None
 
 
-class ToolCall(msgspec.Struct, kw_only=True):
+class ToolCall(msgspec.Struct, kw_only=True, gc=False):
     id: str | None = None
     type: Literal["function"] = "function"
     function: FunctionCall
 
 
-class ChatMessage(msgspec.Struct, kw_only=True):
+class ChatMessage(msgspec.Struct, kw_only=True, gc=False):
     role: Role
-    content: str | list[ContentPart] | None = None
+    content: str | Annotated[list[ContentPart], Meta(max_length=limits.MAX_CONTENT_PARTS)] | None = None
     name: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Annotated[list[ToolCall], Meta(max_length=limits.MAX_TOOL_CALLS)] | None = None
     tool_call_id: str | None = None
 
 
-class FunctionDefinition(msgspec.Struct, kw_only=True, omit_defaults=True):
+class FunctionDefinition(msgspec.Struct, kw_only=True, gc=False):
     name: str
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: RawObject = msgspec.field(default_factory=msgspec.Raw)
     strict: bool | None = None
 
 
-class Tool(msgspec.Struct, kw_only=True):
+class Tool(msgspec.Struct, kw_only=True, gc=False):
     type: Literal["function"]
     function: FunctionDefinition
 
@@ -98,11 +105,11 @@ class ChatCompletionBody(GenerationBody, kw_only=True):
     """POST /v1/chat/completions. `max_completion_tokens` wins over `max_tokens`."""
 
     messages: list[ChatMessage] | None = None
-    tools: list[Tool] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tools: Annotated[list[Tool], Meta(max_length=limits.MAX_TOOLS)] | None = None
+    tool_choice: RawToolChoice = msgspec.field(default_factory=msgspec.Raw)
     add_generation_prompt: bool | None = None  # +
     continue_final_message: bool | None = None  # +
-    chat_template_kwargs: dict[str, Any] | None = None  # +
+    chat_template_kwargs: RawObject = msgspec.field(default_factory=msgspec.Raw)  # +
     max_completion_tokens: int | None = None
     reasoning_effort: str | None = None
     logprobs: bool | None = None
@@ -117,11 +124,11 @@ class TokenizeBody(msgspec.Struct, kw_only=True):
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
     messages: list[ChatMessage] | None = None
-    tools: list[Tool] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tools: Annotated[list[Tool], Meta(max_length=limits.MAX_TOOLS)] | None = None
+    tool_choice: RawToolChoice = msgspec.field(default_factory=msgspec.Raw)
     add_generation_prompt: bool | None = None  # +
     continue_final_message: bool | None = None  # +
-    chat_template_kwargs: dict[str, Any] | None = None  # +
+    chat_template_kwargs: RawObject = msgspec.field(default_factory=msgspec.Raw)  # +
     reasoning_effort: str | None = None
 
 

@@ -41,7 +41,7 @@ class Health(Enum):
 
     OK = "ok"
     ASLEEP = "asleep"
-    """No engine is admitted, one can come, and a request that arrives now waits for it: 200."""
+    """No engine is admitted and one can come: 200, so that the door stays open. A request gets 503 until then."""
     DOWN = "down"
     """Nobody can answer a request: 503."""
 
@@ -74,6 +74,8 @@ class ServerSettings:
 
     served_model_names: tuple[str, ...]
     max_body_bytes: int = limits.MAX_BODY_BYTES
+    max_body_bytes_in_flight: int = limits.MAX_BODY_BYTES_IN_FLIGHT
+    max_body_idle_s: float = limits.MAX_BODY_IDLE_S
     max_choices: int = limits.MAX_CHOICES
 
 

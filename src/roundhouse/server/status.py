@@ -15,11 +15,13 @@ from roundhouse.server.state import Health, ServerSettings, ServerState
 def status_routes(state: ServerState, settings: ServerSettings) -> APIRouter:
     router = APIRouter(tags=["status"])
 
+    @router.head("/health", include_in_schema=False)
+    @router.head("/ping", include_in_schema=False)
     @router.get("/health")
     @router.get("/ping", summary="The same, by the name that SageMaker asks for")
     async def health() -> Response:
         """200 with nothing in it while requests can be answered, 503 when they cannot. A frontend whose engines sleep
-        says `asleep` with 200: a request wakes them."""
+        says `asleep` with 200: it is whole, and its requests get 503 with Retry-After until an engine is there."""
         match state.health():
             case Health.OK:
                 return Response()

@@ -7,10 +7,10 @@ import asyncio
 import msgspec
 from fastapi import APIRouter, Request, Response
 
+from roundhouse.protocol import limits
 from roundhouse.protocol.errors import InvalidRequest
-from roundhouse.server.body import read_body
+from roundhouse.server.body import BodyReader
 from roundhouse.server.chat_prompt import check_text_fits, render_prompt
-from roundhouse.server.decode import decode
 from roundhouse.server.models import served_model
 from roundhouse.server.openapi import request_body
 from roundhouse.server.schema import DetokenizeBody, TokenizeBody
@@ -22,15 +22,13 @@ _detokenize_decoder = msgspec.json.Decoder(DetokenizeBody)
 _unserved = UnservedFields(UNSERVED_TOKENIZE)
 
 
-def tokenize_routes(state: ServerState, settings: ServerSettings) -> APIRouter:
+def tokenize_routes(state: ServerState, settings: ServerSettings, bodies: BodyReader) -> APIRouter:
     router = APIRouter(tags=["tokenize"])
 
     @router.post("/tokenize", openapi_extra=request_body(TokenizeBody))
     async def tokenize(request: Request) -> Response:
         """The token ids of a text, or of messages as the model's chat template writes them."""
-        raw = await read_body(request, settings.max_body_bytes)
-        body = decode(_tokenize_decoder, raw)
-        _unserved.refuse(raw)
+        body = await bodies.read(request, _tokenize_decoder, _unserved)
         served_model(settings, body.model)
         if (body.prompt is None) == (not body.messages):
             raise InvalidRequest("one of prompt and messages is needed", param="prompt")
@@ -44,8 +42,13 @@ def tokenize_routes(state: ServerState, settings: ServerSettings) -> APIRouter:
     @router.post("/detokenize", openapi_extra=request_body(DetokenizeBody))
     async def detokenize(request: Request) -> dict[str, str]:
         """The text of token ids, special tokens included."""
-        body = decode(_detokenize_decoder, await read_body(request, settings.max_body_bytes))
+        body = await bodies.read(request, _detokenize_decoder)
         served_model(settings, body.model)
+        max_tokens = limits.MAX_DETOKENIZED_CONTEXTS * state.llm.max_model_len
+        if len(body.tokens) > max_tokens:
+            raise InvalidRequest(
+                f"tokens holds {len(body.tokens)} tokens, at most {max_tokens} are served", param="tokens"
+            )
         size = state.tokenizer.vocab_size
         for token_id in (min(body.tokens, default=0), max(body.tokens, default=0)):
             if not 0 <= token_id < size:

@@ -1,7 +1,7 @@
 """Fields of OpenAI's or vLLM's API that change what a request means and that this server does not serve.
 
 Each is refused with its name unless its value means "off": an answer that silently ignores it would be a wrong answer.
-Hints that leave the meaning alone (user, metadata, store, service_tier …) are ignored like unknown fields.
+Hints that leave the meaning alone (metadata, store, service_tier …) are ignored like unknown fields.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import msgspec
 
 from roundhouse.protocol.errors import InvalidRequest
 from roundhouse.server.decode import decode
+
+MAX_OFF_VALUE_BYTES = 64
+"""A longer value means something; it is not even read."""
 
 UNSERVED: dict[str, tuple[Any, ...]] = {
     "response_format": ({"type": "text"},),
@@ -60,12 +63,24 @@ class UnservedFields:
 
     def __init__(self, off_values: Mapping[str, tuple[Any, ...]]) -> None:
         self._off_values = off_values
-        self._decoder = msgspec.json.Decoder(msgspec.defstruct("Unserved", [(name, Any, None) for name in off_values]))
+        self._decoder = msgspec.json.Decoder(
+            msgspec.defstruct(
+                "Unserved", [(name, msgspec.Raw, msgspec.field(default_factory=msgspec.Raw)) for name in off_values]
+            )
+        )
 
     def refuse(self, body: bytes) -> None:
         """Raises `InvalidRequest` for the first field that is on."""
         found = decode(self._decoder, body)
         for name, off_values in self._off_values.items():
-            value = getattr(found, name)
-            if value is not None and not any(type(value) is type(off) and value == off for off in off_values):
+            if _is_on(bytes(getattr(found, name)), off_values):
                 raise InvalidRequest(f"{name} is not served by this server; leave it out", param=name)
+
+
+def _is_on(text: bytes, off_values: tuple[Any, ...]) -> bool:
+    if not text:
+        return False
+    if len(text) > MAX_OFF_VALUE_BYTES:
+        return True
+    value = msgspec.json.decode(text)
+    return value is not None and not any(type(value) is type(off) and value == off for off in off_values)

@@ -23,9 +23,17 @@ class LineFormatter(logging.Formatter):
 
     converter = time.gmtime
 
+    def __init__(self, engine: str | None = None) -> None:
+        super().__init__()
+        self._defaults = {"engine": engine}
+
     def format(self, record: logging.LogRecord) -> str:
         stamp = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}Z"
-        extra = "".join(f" {key}={value}" for key in EXTRA_KEYS if (value := getattr(record, key, None)) is not None)
+        extra = "".join(
+            f" {key}={value}"
+            for key in EXTRA_KEYS
+            if (value := getattr(record, key, self._defaults.get(key))) is not None
+        )
         line = f"{stamp} {record.levelname} {record.name} {record.getMessage()}{extra}"
         line = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in line)
         if record.exc_info:
@@ -34,12 +42,15 @@ class LineFormatter(logging.Formatter):
         return line
 
 
-def configure_logs(level: str, stream: TextIO | None = None) -> None:
-    """Sets up the process's only log handler. `level` is one of `LEVELS`; libraries stay at warning and above."""
+def configure_logs(level: str, stream: TextIO | None = None, *, engine: str | None = None) -> None:
+    """Sets up the process's only log handler. `level` is one of `LEVELS`; libraries stay at warning and above.
+
+    engine: stands in every line of an engine's process, since several may share one standard error.
+    """
     if level not in LEVELS:
         raise ValueError(f"a log level is one of {', '.join(LEVELS)}, got {level!r}")
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(LineFormatter())
+    handler.setFormatter(LineFormatter(engine))
     root = logging.getLogger()
     for old in list(root.handlers):
         root.removeHandler(old)

@@ -287,7 +287,7 @@ class _InputThread:
             self._obey(session, session.link.on(s.Broken("gone before the Hello"), now), now)
 
     def _admit(self, session: _Session, admitted: Admitted, now: float) -> None:
-        logger.info("%s admitted this engine, session %d", session.address, admitted.session_id)
+        logger.debug("%s admitted this engine, session %d", session.address, admitted.session_id)
         self._dialer.admitted(session.address, admitted.frontend_instance)
         self._dialer.set_source(session.client_index, _addresses(admitted.frontends), now)
         session.push_is_handed_over = True

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import fcntl
-import logging
-import os
-import stat
-import tempfile
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,9 +17,8 @@ from roundhouse.protocol.limits import MAX_BYTES_WAITING_PER_PEER
 from roundhouse.protocol.serial import Buffer
 from roundhouse.transport import sockets
 from roundhouse.transport.address import FrontendAddress, IpcAddress, TcpAddress, parse_address
+from roundhouse.transport.ipc_folder import IpcFolder, fresh_folder
 from roundhouse.transport.socket_reader import Frames, SocketReader
-
-logger = logging.getLogger(__name__)
 
 LONGEST_DRAIN = 4096
 """Messages of one socket that are read in one go before deadlines are judged."""
@@ -37,8 +31,9 @@ class SendResult(Enum):
 
 
 def fresh_ipc_address() -> str:
-    """A new private folder for one frontend and its local engines; `FrontendLink.close` removes it."""
-    return str(parse_address(f"ipc://{tempfile.mkdtemp(prefix='roundhouse-')}"))
+    """A new private folder for one frontend and its local engines; `FrontendLink.close` removes it, or the next call
+    of this once its owner was killed. Raises `ConfigError`; then nothing is left behind."""
+    return str(fresh_folder())
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +55,7 @@ class FrontendLink:
     def __init__(self, address: str, *, insecure_mesh: bool = False) -> None:
         self.address: FrontendAddress = parse_address(address)
         _check_reach(self.address, insecure_mesh)
-        self._folder = _IpcFolder(self.address) if isinstance(self.address, IpcAddress) else None
+        self._folder = IpcFolder(self.address) if isinstance(self.address, IpcAddress) else None
         self._context = zmq.Context()
         try:
             endpoints = (_bindable(self.address.input_endpoint), _bindable(self.address.output_endpoint))
@@ -146,38 +141,6 @@ class FrontendLink:
         self._context.term()
         if self._folder is not None:
             self._folder.close()
-
-
-class _IpcFolder:
-    """The private folder of an ipc address, and a lock in it: libzmq takes over a socket file that is in use."""
-
-    def __init__(self, address: IpcAddress) -> None:
-        self._address = address
-        try:
-            os.makedirs(address.folder, mode=0o700, exist_ok=True)
-            found = os.stat(address.folder)
-            if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
-                raise ConfigError(f"cannot listen on {address}: {address.folder} must be yours alone (chmod 700)")
-            self._lock = os.open(os.path.join(address.folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise ConfigError(f"cannot listen on {address}: {error.strerror}") from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._lock)
-            raise ConfigError(f"cannot listen on {address}: another frontend does") from None
-
-    def close(self) -> None:
-        for name in ("in.sock", "out.sock", "lock"):
-            try:
-                os.unlink(os.path.join(self._address.folder, name))
-            except FileNotFoundError:
-                pass
-        try:
-            os.rmdir(self._address.folder)
-        except OSError as error:
-            logger.debug("%s stays: %s", self._address.folder, error)
-        os.close(self._lock)
 
 
 def _check_reach(address: FrontendAddress, insecure_mesh: bool) -> None:

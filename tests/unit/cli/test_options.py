@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -90,3 +91,30 @@ def test_frontends_are_a_list() -> None:
     assert settings.frontends == ("tcp://a:1", "tcp://b:2")
     with pytest.raises(ConfigError, match="names no frontend"):
         options.engine_settings(parsed(*ENGINE, args=["--frontends", " , "]))
+
+
+@pytest.mark.parametrize("bad", ["", "   "])
+def test_a_served_name_may_not_be_empty(bad: str) -> None:
+    with pytest.raises(ConfigError, match="--served-model-name may not be empty"):
+        options.serve_settings(parsed(*SERVE, args=["--served-model-name", bad]))
+    with pytest.raises(ConfigError, match="--served-model-name may not be empty"):
+        options.engine_settings(parsed(*ENGINE, args=["--served-model-name", bad]))
+
+
+@pytest.mark.parametrize("identity", ["", "x" * 129])
+def test_an_identity_that_cannot_be_is_refused_before_anything_is_loaded(identity: str) -> None:
+    with pytest.raises(ConfigError, match="an engine identity has 1 to 128 bytes"):
+        options.engine_settings(parsed(*ENGINE, args=["--identity", identity]))
+
+
+def test_a_frontend_address_that_cannot_be_is_refused_before_anything_is_loaded() -> None:
+    with pytest.raises(ConfigError, match="expected tcp://HOST:PORT or ipc:///FOLDER"):
+        options.engine_settings(parsed(*ENGINE, args=["--frontends", "bogus"]))
+
+
+def test_a_folder_and_a_file_are_served_under_their_own_name(tmp_path: Path) -> None:
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "small.Q4.gguf").touch()
+    assert options.default_served_name(f"{tmp_path}/tiny/") == "tiny"
+    assert options.default_served_name(f"{tmp_path}/small.Q4.gguf") == "small.Q4"
+    assert options.default_served_name("owner/model") == "owner/model"

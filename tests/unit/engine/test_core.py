@@ -57,6 +57,10 @@ GOOD = engine_core_request("x", [1], max_tokens=1)
         (msgspec.structs.replace(GOOD, output_token_ids=[VOCAB_SIZE]), ("invalid_request", "output_token_ids")),
         (engine_core_request("x", [1], temperature=float("nan")), ("invalid_request", "temperature")),
         (engine_core_request("x", [1], stop_token_ids=[VOCAB_SIZE]), ("invalid_request", "stop_token_ids")),
+        (engine_core_request("x" * 300, [1]), ("invalid_request", "request_id")),
+        (engine_core_request("x", [1], cache_salt="s" * 200), ("invalid_request", "cache_salt")),
+        (engine_core_request("x", [1], eos_token_id=VOCAB_SIZE), ("invalid_request", "eos_token_id")),
+        (engine_core_request("x", [1], child_index=-1), ("invalid_request", "child_index")),
         (engine_core_request("x", [1] * 256), ("context_length_exceeded", "prompt")),
     ],
 )
@@ -67,7 +71,7 @@ def test_what_a_frontend_should_have_refused_ends_that_request_alone(
     refusal = core.add_request(request_, A)
     assert refusal is not None
     assert isinstance(refusal.error, OutputError)
-    assert (refusal.request_id, refusal.finish_reason) == ("x", FinishReason.ERROR)
+    assert (refusal.request_id, refusal.finish_reason) == (request_.request_id, FinishReason.ERROR)
     assert (refusal.error.code, refusal.error.param) == error
     assert not core.has_requests()
 

@@ -1,3 +1,5 @@
+from itertools import count
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from tests.support.mesh import admit, hello, routing_id_of
 
 
 def new_set(**options: object) -> EngineSet:
-    return EngineSet("frontend-1", **options)  # type: ignore[arg-type]
+    return EngineSet("frontend-1", count(1), **options)  # type: ignore[arg-type]
 
 
 def refusal(engines: EngineSet, **changes: object) -> str:
@@ -120,6 +122,7 @@ def test_only_admitted_ones_take_requests() -> None:
     engines.judge(STALLED_S)
     assert engines.takers() == []
     ping = a.next_ping("frontend-1")
+    assert ping is not None
     assert engines.on_pong(a, Pong(a.session_id, ping.ping_number, 0, 0, SchedulerStats()), 4.0) == []
     assert engines.takers() == [a]
 

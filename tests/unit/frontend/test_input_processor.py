@@ -143,7 +143,7 @@ def test_unknown_tokenization_options_are_refused():
     ("prompt", "params", "given"),
     [
         ([1] * MAX_LEN, SamplingParams(), f"{MAX_LEN} tokens"),
-        ("a" * (MAX_LEN * limits.MAX_CHARS_PER_TOKEN + 1), SamplingParams(), "4097 characters"),
+        ("a" * (MAX_LEN * limits.MAX_CHARS_PER_TOKEN + 1), SamplingParams(), "1025 characters"),
         ("Hi", SamplingParams(max_tokens=MAX_LEN + 1), f"max_tokens is {MAX_LEN + 1}"),
     ],
 )
@@ -163,3 +163,11 @@ def test_the_longest_prompt_leaves_room_for_one_token():
 def test_pooling_where_it_is_served():
     request = requests([1] * MAX_LEN, PoolingParams(task="embed"), pooling_tasks=frozenset({"embed"}))[0]
     assert (request.sampling_params, request.pooling_params) == (None, PoolingParams(task="embed"))
+
+
+def test_min_tokens_needs_a_token_that_does_not_stop():
+    params = SamplingParams(allowed_token_ids=[5, 6], stop_token_ids=[5, 6], min_tokens=2)
+    with pytest.raises(InvalidRequest, match="stop tokens only") as caught:
+        requests("Hi", params)
+    assert caught.value.param == "allowed_token_ids"
+    assert requests("Hi", SamplingParams(allowed_token_ids=[5, 7], stop_token_ids=[5], min_tokens=2))

@@ -1,3 +1,5 @@
+from itertools import count
+
 from roundhouse.frontend.engine_set import EngineSet
 from roundhouse.frontend.live_requests import LiveRequests
 from roundhouse.frontend.membership import Member
@@ -7,7 +9,7 @@ from tests.support.mesh import admit, hello, request
 
 
 def two_members() -> tuple[LiveRequests, Member, Member]:
-    engines = EngineSet("frontend-1")
+    engines = EngineSet("frontend-1", count(1))
     return LiveRequests(), admit(engines, hello("a")), admit(engines, hello("b"))
 
 

@@ -1,7 +1,11 @@
+import math
+
+import msgspec
 import pytest
 
 from roundhouse.frontend.membership import (
     LOST_S,
+    MAX_PINGS_OUT,
     STALLED_S,
     TABLE,
     UNACKNOWLEDGED_S,
@@ -11,7 +15,9 @@ from roundhouse.frontend.membership import (
     Member,
     MembershipState,
     Silent,
+    check_load,
 )
+from roundhouse.protocol.errors import MalformedFrame
 from roundhouse.protocol.identity import EngineIndex, SessionId
 from roundhouse.protocol.machine import InvalidTransition
 from roundhouse.protocol.messages import EngineCoreOutputs, Ping, Pong, SchedulerStats
@@ -29,6 +35,12 @@ def new_member() -> Member:
 def pong(member: Member, ping: Ping, **changes: int) -> Pong:
     numbers = {"last_control_number": ping.last_control_number, "last_output_number": member.output_number} | changes
     return Pong(5, ping.ping_number, load=LOAD, **numbers)
+
+
+def next_ping(member: Member) -> Ping:
+    ping = member.next_ping("f")
+    assert ping is not None
+    return ping
 
 
 PATHS: dict[MembershipState, list[type]] = {
@@ -57,15 +69,15 @@ def test_every_pair_does_what_the_table_says(state: MembershipState, event: type
 def test_a_ping_tells_what_was_sent_and_a_pong_brings_the_load() -> None:
     member = new_member()
     member.count_control_frame()
-    ping = member.next_ping("frontend-1")
-    assert ping == Ping("frontend-1", 2, 1)
+    ping = next_ping(member)
+    assert ping == Ping("f", 2, 1)
     assert member.on_pong(pong(member, ping), 101.0) is None
     assert (member.load, member.heard_at, member.judge(101.0)) == (LOAD, 101.0, None)
 
 
 def test_silence_stalls_then_loses_and_a_pong_in_between_brings_it_back() -> None:
     member = new_member()
-    ping = member.next_ping("f")
+    ping = next_ping(member)
     assert member.judge(100.0 + STALLED_S - 0.01) is None
     assert member.state is MembershipState.ADMITTED
     assert member.judge(100.0 + STALLED_S) is None
@@ -101,28 +113,28 @@ def test_an_output_out_of_order_is_a_gap(number: int) -> None:
 def test_a_pong_that_counts_other_outputs_is_a_gap() -> None:
     member = new_member()
     member.on_outputs(EngineCoreOutputs(sequence_number=1))
-    ping = member.next_ping("f")
+    ping = next_ping(member)
     assert member.on_pong(pong(member, ping, last_output_number=2), 101.0) == "2 outputs were sent and 1 came"
 
 
 def test_control_frames_that_are_not_acknowledged_for_a_second_are_a_gap() -> None:
     member = new_member()
     member.count_control_frame()
-    assert member.on_pong(pong(member, member.next_ping("f"), last_control_number=1), 101.0) is None
+    assert member.on_pong(pong(member, next_ping(member), last_control_number=1), 101.0) is None
     assert member.judge(101.0 + UNACKNOWLEDGED_S - 0.01) is None
     assert member.judge(101.0 + UNACKNOWLEDGED_S) == "control frames were lost on the way, 2 were sent"
 
 
 def test_control_frames_that_are_acknowledged_in_time_are_none() -> None:
     member = new_member()
-    member.on_pong(pong(member, member.next_ping("f"), last_control_number=0), 101.0)
-    member.on_pong(pong(member, member.next_ping("f")), 101.5)
+    member.on_pong(pong(member, next_ping(member), last_control_number=0), 101.0)
+    member.on_pong(pong(member, next_ping(member)), 101.5)
     assert member.judge(103.0) is None
 
 
 def test_frames_sent_after_the_ping_are_not_missed() -> None:
     member = new_member()
-    ping = member.next_ping("f")
+    ping = next_ping(member)
     member.count_control_frame()
     assert member.on_pong(pong(member, ping), 101.0) is None
     assert member.judge(103.0) is None
@@ -131,20 +143,50 @@ def test_frames_sent_after_the_ping_are_not_missed() -> None:
 @pytest.mark.parametrize("changes", [{"last_control_number": 2}])
 def test_a_pong_that_knows_too_much_is_refused(changes: dict[str, int]) -> None:
     member = new_member()
-    verdict = member.on_pong(pong(member, member.next_ping("f"), **changes), 101.0)
+    verdict = member.on_pong(pong(member, next_ping(member), **changes), 101.0)
     assert verdict == "pong 1 answers nothing that was asked"
 
 
-def test_a_pong_answers_once() -> None:
+def test_a_pong_to_what_was_never_asked_is_refused() -> None:
     member = new_member()
-    ping = member.next_ping("f")
-    assert member.on_pong(pong(member, ping), 101.0) is None
-    assert member.on_pong(pong(member, ping), 101.0) == "pong 1 answers nothing that was asked"
+    ping = next_ping(member)
+    member.on_pong(pong(member, ping), 101.0)
+    never = Ping("f", 1, ping.ping_number + 1)
+    assert member.on_pong(pong(member, never), 101.0) == "pong 2 answers nothing that was asked"
+
+
+def test_a_pong_answers_once_and_is_stale_then() -> None:
+    member = new_member()
+    first, second = next_ping(member), next_ping(member)
+    assert member.on_pong(pong(member, second), 101.0) is None
+    for ping in (first, second):
+        assert member.on_pong(pong(member, ping, last_output_number=9), 105.0) is None
+    assert (member.heard_at, member.state) == (101.0, MembershipState.ADMITTED)
+
+
+def test_no_ping_is_sent_into_a_full_window_and_none_is_forgotten() -> None:
+    member = new_member()
+    pings = [next_ping(member) for _ in range(MAX_PINGS_OUT)]
+    assert member.next_ping("f") is None
+    assert member.on_pong(pong(member, pings[0]), 101.0) is None
+    assert next_ping(member).ping_number == MAX_PINGS_OUT + 1
+    assert member.next_ping("f") is None
+    assert member.on_pong(pong(member, pings[-1]), 102.0) is None
+    assert member.heard_at == 102.0
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, -1])
+@pytest.mark.parametrize("name", SchedulerStats.__struct_fields__)
+def test_a_load_has_numbers_that_a_scheduler_can_have(name: str, number: float) -> None:
+    check_load(SchedulerStats())
+    check_load(LOAD)
+    with pytest.raises(MalformedFrame, match="a load that cannot be"):
+        check_load(msgspec.structs.replace(LOAD, **{name: number}))
 
 
 def test_a_pause_of_this_process_blames_nobody() -> None:
     member = new_member()
-    member.on_pong(pong(member, member.next_ping("f"), last_control_number=0), 101.0)
+    member.on_pong(pong(member, next_ping(member), last_control_number=0), 101.0)
     member.restart_deadlines(200.0)
     assert member.judge(200.5) is None
     assert member.state is MembershipState.ADMITTED

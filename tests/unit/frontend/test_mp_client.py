@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from itertools import count, islice
 from typing import Any
 
 import pytest
 
-from roundhouse.frontend.mp_client import AsyncMPClient
+from roundhouse.frontend.membership import MAX_PINGS_OUT
+from roundhouse.frontend.mp_client import AsyncMPClient, random_session_ids
 from roundhouse.protocol.errors import EngineDeadError, EngineGenerateError, MessageTooLarge, NoEngine, ShuttingDown
 from roundhouse.protocol.frames import ENGINE_TYPES, FRONTEND_TYPES, FrameDecoder, FrameEncoder
 from roundhouse.protocol.messages import (
@@ -128,7 +130,8 @@ def new_client(**options: Any) -> AsyncMPClient:
     def now() -> float:
         return asyncio.get_running_loop().time()
 
-    return AsyncMPClient("tcp://127.0.0.1:5570", clock=now, make_link=PlayedLink, **options)  # type: ignore[arg-type]
+    options = {"session_ids": count(1), "clock": now, "make_link": PlayedLink} | options
+    return AsyncMPClient("tcp://127.0.0.1:5570", **options)
 
 
 def states(client: AsyncMPClient) -> list[str]:
@@ -205,6 +208,87 @@ def test_a_broken_connection_makes_the_client_ask_who_it_was() -> None:
         assert asyncio.get_running_loop().time() - started < 0.06
         assert [view.identity for view in client.engines()] == ["b"]
         assert other.num_pings >= 2
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_answering", [True, False])
+def test_ten_thousand_connections_that_end_cost_a_live_engine_nothing(is_answering: bool) -> None:
+    async def main() -> None:
+        client = new_client()
+        engine = PlayedEngine(client, hello())
+        await client.add_request_async(request("r"))
+        engine.is_answering = is_answering
+        for _ in range(100):
+            for _ in range(100):
+                engine.link.on_disconnected()
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(1.0)
+        assert engine.num_pings < 15
+        assert (states(client), client.counters.num_lost) == (["admitted"], 0)
+        engine.output(EngineCoreOutput("r", 0, 0, [7], FinishReason.STOP))
+        assert (await client.get_output_async()).outputs == [EngineCoreOutput("r", 0, 0, [7], FinishReason.STOP)]
+
+    run(main())
+
+
+def test_a_full_window_of_pings_is_waited_for_and_no_pong_to_it_is_held_against_the_engine() -> None:
+    async def main() -> None:
+        client = new_client()
+        engine = PlayedEngine(client, hello())
+        engine.is_answering = False
+        await asyncio.sleep(0)
+        first = engine.num_pings + 1
+        while engine.num_pings < MAX_PINGS_OUT + first - 1:
+            engine.link.on_disconnected()
+            await asyncio.sleep(0.005)
+        for _ in range(20):
+            engine.link.on_disconnected()
+            await asyncio.sleep(0.05)
+        assert engine.num_pings == MAX_PINGS_OUT + first - 1
+        for number in range(first, first + MAX_PINGS_OUT):
+            engine.pong(Ping("", 1, number), 1)
+        assert (states(client), client.counters.num_lost) == (["admitted"], 0)
+        engine.is_answering = True
+        await asyncio.sleep(1.5)
+        assert engine.num_pings > MAX_PINGS_OUT + first - 1
+
+    run(main())
+
+
+def test_session_ids_are_random_and_none_comes_twice() -> None:
+    found = list(islice(random_session_ids(), 1000))
+    assert len(set(found)) == 1000
+    assert all(0 < session_id < 2**63 for session_id in found)
+    assert max(found) > 2**55
+
+    async def main() -> None:
+        client = new_client(session_ids=None)
+        engine = PlayedEngine(client, hello())
+        engine.say(Died(1, "forged"))
+        assert (states(client), client.counters.num_late_messages) == (["admitted"], 1)
+        engine.say(Died(engine.admitted.session_id, "true"))
+        assert states(client) == []
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "load", [SchedulerStats(kv_cache_usage=float("nan")), SchedulerStats(kv_cache_usage=float("inf")),
+             SchedulerStats(num_waiting_reqs=-1), SchedulerStats(num_generation_tokens_total=-5)]
+)  # fmt: skip
+def test_a_load_that_cannot_be_is_malformed(load: SchedulerStats) -> None:
+    async def main() -> None:
+        client = new_client()
+        engine = PlayedEngine(client, hello())
+        await client.add_request_async(request("r"))
+        engine.say(Pong(1, 1, 1, 0, load))
+        assert (client.counters.num_malformed, client.engines()[0].load) == (1, SchedulerStats())
+        engine.output(EngineCoreOutput("r", 0, 0, [7]), scheduler_stats=load)
+        assert (client.counters.num_malformed, client.engines()[0].load) == (2, SchedulerStats())
+        engine.output(EngineCoreOutput("r", 0, 1, [7]))
+        answer = await client.get_output_async()
+        assert answer.outputs == [dead("r", "engine engine-0 is lost: output 2 came where 1 was due")]
 
     run(main())
 

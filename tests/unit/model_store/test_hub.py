@@ -48,7 +48,7 @@ def test_what_is_downloaded(name: str, with_weights: bool, without: bool) -> Non
         (
             ConnectionResetError(errno.ECONNRESET, "Connection reset\nby peer"),
             HubUnreachable,
-            "a/b is not whole on this machine and the hub cannot be asked for it: [Errno 104] Connection reset by peer",
+            "there is no folder a/b here, and the hub cannot be asked for it: [Errno 104] Connection reset by peer",
         ),
         (
             hub_errors.HFValidationError("x"),

@@ -34,6 +34,18 @@ def test_a_terminal_gets_a_bar() -> None:
     assert "100%" in out.getvalue()
 
 
+def test_a_bar_is_gone_before_the_next_line_and_comes_back_for_the_next_stage() -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=80, color_system=None)
+    with console_display(console) as display:
+        display(ProgressEvent("loading", 4, 4))
+        out.write("LINE")
+        display(ProgressEvent("more", 1, 4))
+    before, after = out.getvalue().split("LINE")
+    assert before.endswith("\x1b[2K"), "the last thing before the line clears the bar"
+    assert "more" in after
+
+
 def test_nothing_is_shown_when_nothing_is_done() -> None:
     out = io.StringIO()
     with console_display(Console(file=out, force_terminal=True)):

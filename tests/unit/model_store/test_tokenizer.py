@@ -36,7 +36,6 @@ def test_text_to_ids_and_back(folder: Path) -> None:
     assert (ids[0], ids[1], ids[-1]) == (1, tiny.vocabulary().index("hello"), 2)
     assert loaded.decode(ids, skip_special_tokens=False) == text
     assert loaded.decode(ids) == "hello  é 🎉"
-    assert loaded.encode_batch([text, "", "hello"]) == [ids, [], [ids[1]]]
     assert b"".join(map(loaded.token_bytes, ids)) == text.encode()
 
 
@@ -60,7 +59,6 @@ def test_what_goes_around_a_text_is_the_tokenizers_own(folder: Path) -> None:
     hello = tiny.vocabulary().index("hello")
     assert loaded.encode("hello") == [1, hello]
     assert loaded.encode("hello", add_special_tokens=False) == [hello]
-    assert loaded.encode_batch(["hello"], add_special_tokens=False) == [[hello]]
 
 
 def test_text_without_a_utf8_form_is_refused(folder: Path) -> None:
@@ -68,7 +66,7 @@ def test_text_without_a_utf8_form_is_refused(folder: Path) -> None:
     with pytest.raises(InvalidText, match="a lone surrogate at character 5"):
         loaded.encode("hello\ud800")
     with pytest.raises(ValueError, match="a lone surrogate at character 0"):
-        loaded.encode_batch(["hello", "\udfff"])
+        loaded.encode("\udfff")
 
 
 def test_leftovers_of_training_do_not_cut_or_pad_prompts(folder: Path) -> None:
@@ -78,7 +76,7 @@ def test_leftovers_of_training_do_not_cut_or_pad_prompts(folder: Path) -> None:
     backend.save(str(folder / "tokenizer.json"))
     loaded = load_tokenizer(folder)
     assert len(loaded.encode("abc")) == 3
-    assert loaded.encode_batch(["a", "abc"]) == [loaded.encode("a"), loaded.encode("abc")]
+    assert len(loaded.encode("a")) == 1
 
 
 def test_a_named_token_is_special_whatever_tokenizer_json_says(folder: Path) -> None:

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roundhouse.protocol.errors import MalformedFrame
+from roundhouse.protocol.errors import ConfigError, MalformedFrame
 from roundhouse.protocol.identity import EngineIdentity, parse_routing_id, routing_id
 from roundhouse.protocol.limits import MAX_IDENTITY_BYTES
 
@@ -26,7 +26,7 @@ def test_anything_else_is_malformed(raw: bytes) -> None:
 
 @pytest.mark.parametrize("identity", ["", "a\0b", "x" * (MAX_IDENTITY_BYTES + 1)])
 def test_an_identity_that_has_no_routing_id(identity: str) -> None:
-    with pytest.raises(ValueError, match="an engine identity has"):
+    with pytest.raises(ConfigError, match="an engine identity has"):
         routing_id(EngineIdentity(identity), bytes(16))
     with pytest.raises(MalformedFrame):
         parse_routing_id(identity.encode() + b"\0" + bytes(16))

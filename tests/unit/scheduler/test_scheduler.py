@@ -54,7 +54,7 @@ def test_a_request_from_its_prompt_to_its_end() -> None:
     assert run.step() == SchedulerOutput([], {"0:a": 1})
     assert one.status is RequestStatus.FINISHED_LENGTH
     # Its blocks are free at once; the runner hears of it with the next step, though there is nothing else to do.
-    assert (run.scheduler.has_unfinished_requests(), run.scheduler.has_requests()) == (False, True)
+    assert (run.scheduler.stats().num_running_reqs, run.scheduler.has_requests()) == (0, True)
     assert run.scheduler.kv_cache.usage == 0.0
     assert run.step() == SchedulerOutput([], {}, finished=["0:a"])
     assert not run.scheduler.has_requests()
@@ -384,7 +384,7 @@ def test_what_had_ended_already_ends_without_running(
 ) -> None:
     run = loop(num_blocks=5)
     add(run, "a", 4, outputs=outputs, **fields)
-    assert (run.scheduler.has_unfinished_requests(), run.scheduler.has_requests()) == (False, True)
+    assert (run.scheduler.stats().num_running_reqs, run.scheduler.has_requests()) == (0, True)
     run.run()
     assert run.stream("a").outputs == [
         EngineCoreOutput(

@@ -1,0 +1,57 @@
+"""The listening socket and the sentence of each way in which there is none."""
+
+import signal
+import socket
+
+import pytest
+
+from roundhouse.cli.http_server import HttpServer, bind, url_host
+from roundhouse.protocol.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [("127.0.0.1", "127.0.0.1"), ("localhost", "localhost"), ("::1", "[::1]"), ("::", "[::]")],
+)
+def test_a_host_as_it_stands_in_a_url(host: str, expected: str) -> None:
+    assert url_host(host) == expected
+
+
+def test_a_socket_that_listens_and_never_blocks() -> None:
+    with bind("127.0.0.1", 0) as listener:
+        host, port = listener.getsockname()
+        assert (host, port > 0, listener.getblocking()) == ("127.0.0.1", True, False)
+        assert listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
+        assert listener.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR) == 1
+
+
+def test_a_port_that_is_taken_is_named_with_the_likely_reason() -> None:
+    with bind("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(ConfigError) as raised:
+            bind("127.0.0.1", port)
+    assert raised.value.message == (
+        f"cannot listen on 127.0.0.1:{port}: Address already in use; is another server running?"
+    )
+
+
+def test_an_address_that_is_not_ours() -> None:
+    with pytest.raises(ConfigError) as raised:
+        bind("192.0.2.1", 8000)  # of TEST-NET-1, which no machine has
+    assert raised.value.message == "cannot listen on 192.0.2.1:8000: Cannot assign requested address"
+
+
+def test_a_host_that_has_no_address() -> None:
+    with pytest.raises(ConfigError, match=r"^cannot listen on 256\.0\.0\.1\.: \S"):
+        bind("256.0.0.1.", 8000)
+
+
+def test_the_server_leaves_signals_to_the_command_and_stops_when_told() -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    server = HttpServer(None)
+    with server.capture_signals():
+        assert [signal.getsignal(number) for number in numbers] == before
+    assert not server.should_exit
+    server.stop()
+    assert server.should_exit

@@ -1,0 +1,101 @@
+"""Where a frontend may listen, and its private folder: whose it is, who holds it, and that it goes away."""
+
+import fcntl
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from roundhouse.protocol.errors import ConfigError
+from roundhouse.transport.address import IpcAddress, parse_address
+from roundhouse.transport.frontend_link import FrontendLink, _check_reach, fresh_ipc_address
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "mesh"
+
+
+@pytest.fixture
+def link(folder: Path) -> Iterator[FrontendLink]:
+    link = FrontendLink(f"ipc://{folder}")
+    yield link
+    link.close()
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_fresh_address_is_a_folder_of_ones_own() -> None:
+    addresses = [parse_address(fresh_ipc_address()) for _ in range(2)]
+    folders = [Path(address.folder) for address in addresses if isinstance(address, IpcAddress)]
+    try:
+        assert len(set(folders)) == 2
+        assert [(mode_of(each), list(each.iterdir())) for each in folders] == [(0o700, []), (0o700, [])]
+    finally:
+        for each in folders:
+            each.rmdir()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "[::1]", "localhost"])
+def test_a_loopback_address_needs_no_permission(host: str) -> None:
+    _check_reach(parse_address(f"tcp://{host}:5570"), insecure_mesh=False)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "[::]", "*"])
+def test_an_address_that_others_reach_needs_permission(host: str) -> None:
+    text = f"tcp://{host}:5570"
+    with pytest.raises(ConfigError) as raised:
+        FrontendLink(text)
+    assert raised.value.message == (
+        f"cannot listen on {text}: others could reach it, and the mesh asks for no key; "
+        "bind a loopback address or ipc, or allow it with --insecure-mesh"
+    )
+    _check_reach(parse_address(text), insecure_mesh=True)
+
+
+@pytest.mark.parametrize("insecure_mesh", [False, True])
+def test_a_name_is_nothing_to_listen_on(insecure_mesh: bool) -> None:
+    with pytest.raises(ConfigError) as raised:
+        FrontendLink("tcp://frontends:5570", insecure_mesh=insecure_mesh)
+    assert raised.value.message == (
+        "cannot listen on tcp://frontends:5570: a frontend binds an IP address, localhost or *"
+    )
+
+
+def test_the_folder_is_made_private_and_goes_with_its_link(folder: Path, link: FrontendLink) -> None:
+    assert (mode_of(folder), mode_of(folder / "lock")) == (0o700, 0o600)
+    assert {each.name for each in folder.iterdir()} == {"lock", "in.sock", "out.sock"}
+    link.close()
+    link.close()
+    assert not folder.exists()
+
+
+def test_a_folder_that_others_may_enter_is_refused_and_left_as_it_was(folder: Path) -> None:
+    folder.mkdir()
+    folder.chmod(0o750)
+    with pytest.raises(ConfigError) as raised:
+        FrontendLink(f"ipc://{folder}")
+    assert raised.value.message == f"cannot listen on ipc://{folder}: {folder} must be yours alone (chmod 700)"
+    assert (mode_of(folder), list(folder.iterdir())) == (0o750, [])
+
+
+def test_one_frontend_holds_an_address_until_it_is_closed(folder: Path, link: FrontendLink) -> None:
+    with (folder / "lock").open() as lock, pytest.raises(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    with pytest.raises(ConfigError) as raised:
+        FrontendLink(f"ipc://{folder}")
+    assert raised.value.message == f"cannot listen on ipc://{folder}: another frontend does"
+    assert {each.name for each in folder.iterdir()} == {"lock", "in.sock", "out.sock"}
+    link.close()
+    FrontendLink(f"ipc://{folder}").close()
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    address = f"ipc://{tmp_path}/file/mesh"
+    with pytest.raises(ConfigError) as raised:
+        FrontendLink(address)
+    assert raised.value.message == f"cannot listen on {address}: Not a directory"
