@@ -20,12 +20,17 @@ from roundhouse.model_store.progress import console_display
 from roundhouse.protocol.limits import MAX_MESSAGE_BYTES
 from roundhouse.protocol.messages import PROTOCOL_VERSIONS, Hello
 from roundhouse.runner.config import RunnerConfig
+from roundhouse.runner.worker import choose_device
 from roundhouse.transport.engine_link import EngineLink
 from roundhouse.transport.items import Backlog, BusyLoopStatus, OutputItem
 
 logger = logging.getLogger(__name__)
 
 FATAL_EXIT_CODE = 1
+
+BATCHED_TOKENS = {"cpu": 512, "cuda": 8192}
+"""By device. A step lasts as long as its tokens take, and every stream waits for it: on 2 cores 512 are a fifth of a
+second, and more of them go no faster; a GPU needs thousands to be busy."""
 
 
 def run_engine(settings: EngineSettings) -> int:
@@ -79,7 +84,7 @@ def _engine_config(settings: EngineSettings, model_path: Path, vocab_size: int) 
             device=tuning.device,
             block_size=tuning.block_size,
             max_num_seqs=tuning.max_num_seqs,
-            max_num_batched_tokens=tuning.max_num_batched_tokens,
+            max_num_batched_tokens=tuning.max_num_batched_tokens or BATCHED_TOKENS[choose_device(tuning.device).type],
             max_model_len=tuning.max_model_len,
             vocab_size=vocab_size,
             num_threads=tuning.num_threads,

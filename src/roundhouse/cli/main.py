@@ -15,7 +15,7 @@ from roundhouse.cli import options
 from roundhouse.protocol.errors import ConfigError, RoundhouseError
 from roundhouse.telemetry.logs import configure_logs
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("roundhouse.cli")  # this module may be __main__
 
 BAD_CONFIG_EXIT_CODE = 2
 """Also click's own for a bad flag: nothing that a restart could mend."""

@@ -43,7 +43,7 @@ class EngineTuning:
     device: str
     max_model_len: int | None
     max_num_seqs: int
-    max_num_batched_tokens: int
+    max_num_batched_tokens: int | None
     block_size: int
     num_kv_blocks: int | None
     kv_cache_bytes: int | None
@@ -181,9 +181,8 @@ engine_tuning = _stack(
     _option(
         "--max-num-batched-tokens",
         type=click.IntRange(1, 2**20),
-        default=2048,
-        show_default=True,
-        help="Tokens in one step.",
+        default=None,
+        help="Tokens in one step.  [default: 512 on CPU, 8192 on CUDA]",
     ),
     _option("--block-size", type=click.IntRange(1, 256), default=16, show_default=True, help="Tokens in a KV block."),
     _option("--num-kv-blocks", type=click.IntRange(2), default=None, help="KV blocks.  [default: from memory]"),

@@ -13,6 +13,7 @@ from enum import Enum
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from roundhouse.protocol.errors import NoEngine, RoundhouseError, ShuttingDown
+from roundhouse.protocol.machine import Machine
 from roundhouse.server.errors import error_json_of, retry_headers
 
 ALWAYS_OPEN = frozenset({"/metrics", "/version"})
@@ -24,25 +25,44 @@ class DoorState(Enum):
     LEAVING = "leaving"
 
 
+class Open:
+    """The app is there."""
+
+
+class Leave:
+    """The process was asked to end."""
+
+
+TABLE: dict[tuple[DoorState, type], DoorState] = {
+    (DoorState.LOADING, Open): DoorState.OPEN,
+    (DoorState.LOADING, Leave): DoorState.LEAVING,
+    (DoorState.OPEN, Leave): DoorState.LEAVING,
+    (DoorState.LEAVING, Leave): DoorState.LEAVING,
+}
+
+
 class Door:
     """An ASGI app around the app. Belongs to one event loop."""
 
     def __init__(self) -> None:
-        self.state = DoorState.LOADING
+        self._machine = Machine("door", TABLE, DoorState.LOADING)
         self._app: ASGIApp | None = None
         self._num_inside = 0
         self._empty = asyncio.Event()
         self._empty.set()
 
+    @property
+    def state(self) -> DoorState:
+        return self._machine.state
+
     def open(self, app: ASGIApp) -> None:
         """From here on `app` answers."""
+        self._machine.move(Open)
         self._app = app
-        if self.state is DoorState.LOADING:
-            self.state = DoorState.OPEN
 
     def leave(self) -> None:
         """From here on nothing new comes in."""
-        self.state = DoorState.LEAVING
+        self._machine.move(Leave)
 
     async def wait_until_empty(self) -> None:
         """Returns when no request is inside."""

@@ -40,7 +40,7 @@ def test_serve_defaults() -> None:
             device="auto",
             max_model_len=None,
             max_num_seqs=128,
-            max_num_batched_tokens=2048,
+            max_num_batched_tokens=None,
             block_size=16,
             num_kv_blocks=None,
             kv_cache_bytes=None,

@@ -25,9 +25,9 @@ def new_state(**params) -> RequestState:
 
 
 def from_engine(token_ids, finish_reason=None, stop_reason=None, logprobs=None) -> EngineCoreOutput:
-    lists = None if logprobs is None else LogprobsLists([[i] for i in token_ids], [[x] for x in logprobs], [1, 1, 1])
-    if lists is not None:
-        lists = LogprobsLists(lists.token_ids, lists.logprobs, [1] * len(token_ids))
+    lists = None
+    if logprobs is not None:
+        lists = LogprobsLists([[i] for i in token_ids], [[x] for x in logprobs], [1] * len(token_ids))
     return EngineCoreOutput("2_r", 1, 0, token_ids, finish_reason, stop_reason, lists)
 
 

@@ -4,9 +4,11 @@ import asyncio
 from typing import Any
 
 import httpx
+import pytest
 from starlette.types import Receive, Scope, Send
 
-from roundhouse.server.door import Door
+from roundhouse.protocol.machine import InvalidTransition, Machine
+from roundhouse.server.door import TABLE, Door, DoorState, Leave, Open
 
 
 class App:
@@ -62,3 +64,14 @@ def test_leaving_finishes_what_is_inside_and_takes_nothing_new() -> None:
             assert (await client.get("/metrics")).text == "fine"
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("event", [Open, Leave])
+@pytest.mark.parametrize("state", DoorState)
+def test_every_pair_is_in_the_table_or_refused(state: DoorState, event: type) -> None:
+    machine = Machine("door", TABLE, state)
+    if (state, event) in TABLE:
+        assert machine.move(event) == (state, TABLE[state, event])
+    else:
+        with pytest.raises(InvalidTransition):
+            machine.move(event)

@@ -23,11 +23,24 @@ BOUND = {**EVERY_SOCKET, zmq.BACKLOG: 1024}
 CONNECTED = {**EVERY_SOCKET, zmq.RECONNECT_IVL: -1, zmq.CONNECT_TIMEOUT: 2000}
 
 
+class Remembering(zmq.Context):
+    """Holds on to the sockets that were made with it."""
+
+    made: list[sockets.Socket]
+
+    def socket(self, *args: Any, **kwargs: Any) -> sockets.Socket:
+        made = super().socket(*args, **kwargs)
+        vars(self).setdefault("made", []).append(made)
+        return made
+
+
 @pytest.fixture
-def context() -> Iterator[sockets.Context]:
-    context = zmq.Context()
+def context() -> Iterator[Remembering]:
+    context = Remembering()
     yield context
-    context.destroy()
+    for socket in context.made:
+        socket.close()
+    context.term()
 
 
 MAKERS: dict[str, tuple[Any, int, dict[zmq.SocketOption, Any]]] = {
@@ -43,7 +56,7 @@ MAKERS: dict[str, tuple[Any, int, dict[zmq.SocketOption, Any]]] = {
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_every_option_is_set(kind: str, context: sockets.Context) -> None:
+def test_every_option_is_set(kind: str, context: Remembering) -> None:
     make, zmq_type, options = MAKERS[kind]
     socket = make(context)
     assert socket.type == zmq_type
@@ -55,14 +68,14 @@ def test_what_waits_for_one_peer_as_copies_is_within_its_limit() -> None:
     assert sockets.SEND_HWM * sockets.COPY_BELOW <= MAX_BYTES_WAITING_PER_PEER
 
 
-def test_a_router_says_that_a_peer_is_unknown(context: sockets.Context) -> None:
+def test_a_router_says_that_a_peer_is_unknown(context: Remembering) -> None:
     router = sockets.bind_router(context, "inproc://router")
     with pytest.raises(zmq.ZMQError) as raised:
         sockets.send_frames(router, [b"nobody", b"a"])
     assert raised.value.errno == errno.EHOSTUNREACH
 
 
-def test_a_live_routing_id_is_not_handed_over(context: sockets.Context) -> None:
+def test_a_live_routing_id_is_not_handed_over(context: Remembering) -> None:
     router = sockets.bind_router(context, "inproc://router")
     first, second = (sockets.make_dealer(context, b"engine-0") for _ in range(2))
     for dealer in (first, second):
@@ -73,7 +86,7 @@ def test_a_live_routing_id_is_not_handed_over(context: sockets.Context) -> None:
     assert (sockets.has_input(first), sockets.has_input(second)) == (True, False)
 
 
-def test_ipv6_is_on_for_its_literals_only(context: sockets.Context) -> None:
+def test_ipv6_is_on_for_its_literals_only(context: Remembering) -> None:
     endpoints = ["tcp://[::1]:9", "tcp://127.0.0.1:9", "ipc:///nowhere/in.sock"]
     connected = [sockets.make_push(context) for _ in endpoints]
     for push, endpoint in zip(connected, endpoints, strict=True):
@@ -82,20 +95,15 @@ def test_ipv6_is_on_for_its_literals_only(context: sockets.Context) -> None:
 
 
 @pytest.mark.parametrize("bind", [sockets.bind_router, sockets.bind_pull])
-def test_a_bind_that_fails_leaves_no_socket_open(bind: Any, context: sockets.Context) -> None:
-    class Remembering:
-        def socket(self, kind: int) -> sockets.Socket:
-            self.made = context.socket(kind)
-            return self.made
-
+def test_a_bind_that_fails_leaves_no_socket_open(bind: Any, context: Remembering) -> None:
     taken = bind(context, "inproc://taken")
-    remembering = Remembering()
     with pytest.raises(zmq.ZMQError) as raised:
-        bind(remembering, "inproc://taken")
-    assert (raised.value.errno, remembering.made.closed, taken.closed) == (errno.EADDRINUSE, True, False)
+        bind(context, "inproc://taken")
+    assert raised.value.errno == errno.EADDRINUSE
+    assert [(socket is taken, socket.closed) for socket in context.made] == [(True, False), (False, True)]
 
 
-def test_small_frames_are_copied_and_large_ones_are_tracked(context: sockets.Context) -> None:
+def test_small_frames_are_copied_and_large_ones_are_tracked(context: Remembering) -> None:
     pull = sockets.bind_pull(context, "inproc://pull")
     push = sockets.make_push(context)
     with pytest.raises(zmq.Again):
@@ -109,7 +117,7 @@ def test_small_frames_are_copied_and_large_ones_are_tracked(context: sockets.Con
     assert [pull.recv_multipart(zmq.NOBLOCK) for _ in range(2)] == [[small, small], [large, small]]
 
 
-def test_a_monitor_is_written_to_until_it_is_stopped(context: sockets.Context) -> None:
+def test_a_monitor_is_written_to_until_it_is_stopped(context: Remembering) -> None:
     push = sockets.make_push(context)
     pair = sockets.monitor(push, zmq.EVENT_MONITOR_STOPPED)
     assert {option: pair.getsockopt(option) for option in (zmq.LINGER, zmq.RCVHWM)} == {zmq.LINGER: 0, zmq.RCVHWM: 0}
