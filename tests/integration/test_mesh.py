@@ -252,6 +252,28 @@ def test_a_killed_engine_is_noticed_at_once_and_its_requests_are_answered(addres
     asyncio.run(main())
 
 
+def test_strangers_that_hang_up_together_cost_nobody_a_session(tmp_path: Path, processes: Processes) -> None:
+    address = new_address("tcp", tmp_path)
+    host, port = address.removeprefix("tcp://").split(":")
+
+    async def main() -> None:
+        async with client_on(address) as client:
+            processes.engine(address)
+            await client.wait_for_engine()
+            stream = asyncio.create_task(tokens_of(client, "r", [1, 2, 3], 10_000))
+            for _ in range(3):
+                strangers = [socket.create_connection((host, int(port))) for _ in range(300)]
+                await asyncio.sleep(0.05)
+                for stranger in strangers:
+                    stranger.close()
+                await asyncio.sleep(0.4)
+            assert await stream == [[1, 2, 3][place % 3] for place in range(10_000)]
+            assert await tokens_of(client, "s", [6], 2) == [6, 6]
+            assert (client.counters.num_lost, client.counters.num_admitted) == (0, 1)
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("kind", ["ipc", "tcp"])
 def test_a_frozen_engine_is_lost_or_stalled_within_three_seconds(
     kind: str, tmp_path: Path, processes: Processes

@@ -6,8 +6,11 @@ Numbers are those of the public cases that a test comes from.
 import asyncio
 import contextlib
 import json
+import logging
+import select
 import socket
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,6 +24,7 @@ from roundhouse.protocol.errors import EngineDeadError, NoEngine
 from roundhouse.protocol.messages import LogprobsLists
 from roundhouse.protocol.sampling import FinishReason
 from roundhouse.server.app import build_app
+from roundhouse.server.state import ServerSettings
 from tests.support.http_server import serving
 from tests.support.scripted_client import ScriptedClient, output
 from tests.support.scripted_llm import MODEL, SETTINGS, Delta, Script, ScriptedLLM, server_state, spell
@@ -49,11 +53,34 @@ class Server:
         connection.sendall(head.encode() + raw)
         return connection
 
+    def talk(self, raw: bytes) -> bytes:
+        """Everything that the server says to `raw` before it closes; nothing when it would not hear the end."""
+        received = bytearray()
+        with socket.create_connection(("127.0.0.1", self.port), timeout=WAIT_S) as connection:
+            with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+                connection.sendall(raw)
+            with contextlib.suppress(ConnectionResetError):
+                while piece := connection.recv(2**16):
+                    received += piece
+        return bytes(received)
+
+
+def parsed(answer: bytes) -> tuple[int, dict[str, Any]]:
+    """The status and the error of a raw answer."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)["error"]
+
+
+def half_a_body(num_bytes: int) -> bytes:
+    """A request of which `num_bytes` of the body come, and as many do not."""
+    head = f"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {2 * num_bytes}\r\n\r\n"
+    return head.encode() + b" " * num_bytes
+
 
 @contextlib.contextmanager
-def scripted(script: Script) -> Iterator[Server]:
+def scripted(script: Script, settings: ServerSettings = SETTINGS) -> Iterator[Server]:
     llm = ScriptedLLM(script)
-    with serving(build_app(server_state(llm), SETTINGS)) as port:
+    with serving(build_app(server_state(llm), settings)) as port:
         server = Server(port, llm)
         with server.sdk:
             yield server
@@ -196,7 +223,126 @@ class TestFailures:
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "x-request-id")
 
 
+class TestBounds:
+    """What a client may hold or send before anything is known of its request."""
+
+    @pytest.mark.parametrize(
+        "head",
+        [
+            b"GET /version HTTP/1.1\r\nHost: x\r\nA: " + b"a" * 2**16 + b"\r\n\r\n",
+            b"GET /version HTTP/1.1\r\nHost: x\r\nA: " + b"a" * 2**21,
+            b"GET /" + b"a" * 2**20,
+            b"GET /version HTTP/1.1\r\n" + b"a: b\r\n" * 257 + b"\r\n",
+            b"POST /version HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: " + b"a" * 2**21,
+        ],
+        ids=["one header", "without an end", "a path without an end", "many headers", "trailers without an end"],
+    )
+    def test_a_head_is_bounded(self, hello: Server, head: bytes) -> None:
+        answer = hello.talk(head)
+        # A client that still sends when the server closes may lose the answer, but never gets another one.
+        if len(head) < 2**17 or answer:
+            status, error = parsed(answer)
+            expected = (405, "method_not_allowed") if b"POST" in head else (431, "request_header_fields_too_large")
+            assert (status, error["code"]) == expected
+
+    def test_a_head_of_just_the_bound_is_served(self, hello: Server) -> None:
+        lines = b"a: b\r\n" * 253 + b"b: " + b"b" * 60_000 + b"\r\nconnection: close\r\n"
+        for _ in range(2):
+            assert hello.talk(b"GET /version HTTP/1.1\r\nHost: x\r\n" + lines + b"\r\n").startswith(b"HTTP/1.1 200 ")
+
+    @pytest.mark.parametrize(
+        "line",
+        [b"\x16\x03\x01\x02\x00\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET http://[ HTTP/1.1\r\n\r\n"],
+    )
+    def test_what_is_no_http_is_refused_in_the_same_shape(
+        self, hello: Server, line: bytes, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        status, error = parsed(hello.talk(line))
+        assert (status, error["type"], error["code"]) == (400, "invalid_request_error", "bad_request")
+        assert caplog.records == []
+
+    def test_an_upgrade_is_ignored_and_not_worth_a_warning(
+        self, hello: Server, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        answer = hello.talk(
+            b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, close\r\nUpgrade: websocket\r\n\r\n"
+        )
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert caplog.records == []
+
+    def test_a_body_that_stops_arriving_is_given_up(self) -> None:
+        settings = ServerSettings((MODEL,), max_body_idle_s=0.05)
+        with scripted(spell("Hello"), settings) as server:
+            status, error = parsed(server.talk(half_a_body(100)))
+        assert (status, error["code"]) == (408, "request_timeout")
+
+    def test_the_bodies_of_all_clients_share_one_budget(self) -> None:
+        settings = ServerSettings((MODEL,), max_body_bytes_in_flight=2**20)
+        with scripted(spell("Hello"), settings) as server:
+            with contextlib.ExitStack() as stack:
+                answers = []
+                for _ in range(5):
+                    connection = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), WAIT_S))
+                    connection.sendall(half_a_body(2**18))
+                    answers.append(connection)
+                readable, _, _ = select.select(answers, [], [], WAIT_S)
+                refused = readable[0].recv(2**16)
+                assert b"retry-after: 1" in refused
+                assert (parsed(refused)[0], parsed(refused)[1]["code"]) == (503, "capacity_error")
+            answer = server.sdk.completions.create(model=MODEL, prompt="a")
+            assert answer.choices[0].text == "Hello"
+
+    @pytest.mark.parametrize(
+        "field",
+        [
+            b'"tool_choice": "none", "tools": [{"type": "function", "function": {"name": "f", "parameters": [%s]}}]',
+            b'"response_format": [%s]',
+            b'"chat_template_kwargs": {"a": [%s]}',
+            b'"ignored": [%s]',
+        ],
+        ids=["tools", "an unserved field", "kwargs", "an unknown field"],
+    )
+    def test_a_body_of_many_values_does_not_hold_up_others(self, hello: Server, field: bytes) -> None:
+        """A million lists, each of them an object of Python's if it was made."""
+        body = b'{"messages": [{"role": "user", "content": "hi"}], ' + field % b",".join([b"[]"] * 10**6) + b"}"
+        begin = time.process_time()
+        answer = httpx.post(
+            f"{hello.url}/v1/chat/completions",
+            content=body,
+            headers={"content-type": "application/json"},
+            timeout=WAIT_S,
+        )
+        assert answer.status_code == (200 if b"ignored" in field else 400)
+        # Of the whole process, this client too: to make them would take ten times as long.
+        assert time.process_time() - begin < 0.25
+
+
 class TestDepartures:
+    def test_a_client_that_leaves_with_a_second_request_waiting_is_aborted(self) -> None:
+        """Both on one connection, the second before the first was answered."""
+        with scripted(lambda call: [[Delta("Hi")], asyncio.Event()]) as server:
+            connection = server.connect({"messages": HI, "stream": True})
+            connection.sendall(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert server.llm.started.acquire(timeout=WAIT_S)
+            assert connection.recv(100).startswith(b"HTTP/1.1 200 OK")
+            connection.close()
+            assert server.llm.has_aborted.acquire(timeout=WAIT_S)
+
+    @pytest.mark.parametrize("stream", [False, True])
+    def test_a_client_that_closes_its_half_has_left(self, stream: bool, caplog: pytest.LogCaptureFixture) -> None:
+        with scripted(lambda call: [[Delta("Hi")]] * 50 + [[Delta("", finish_reason="stop")]]) as server:
+            connections = [server.connect({"messages": HI, "stream": stream}) for _ in range(30)]
+            for i, connection in enumerate(connections):
+                if i % 2:
+                    # uvicorn knows only the last request that came on a connection.
+                    connection.sendall(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
+                connection.shutdown(socket.SHUT_WR)
+            for connection in connections:
+                while connection.recv(2**16):
+                    pass
+                connection.close()
+        assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+
     @pytest.mark.parametrize("stream", [False, True], ids=["37: whole", "stream"])
     @pytest.mark.parametrize("has_begun", [False, True], ids=["37: queued", "begun"])
     def test_a_client_that_leaves_is_aborted(self, stream: bool, has_begun: bool) -> None:

@@ -20,7 +20,7 @@ def serving(app: Any) -> Iterator[int]:
         listener.bind(("127.0.0.1", 0))
         listener.listen(512)
         server = uvicorn.Server(
-            uvicorn.Config(app, http=BoundedHttpProtocol, log_level="warning", ws="none", lifespan="off")
+            uvicorn.Config(app, http=BoundedHttpProtocol, log_config=None, ws="none", lifespan="off")
         )
         thread = threading.Thread(target=server.run, args=([listener],), name="uvicorn")
         thread.start()

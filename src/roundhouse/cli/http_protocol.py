@@ -10,7 +10,8 @@ import logging
 from http import HTTPStatus
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from roundhouse.protocol import limits
 from roundhouse.server.errors import error_json
@@ -25,11 +26,13 @@ class _HeadTooLarge(Exception):
 class BoundedHttpProtocol(HttpToolsProtocol):
     """One connection."""
 
+    _running: RequestResponseCycle | None = None
     _num_head_bytes = 0
     _num_silent_bytes = 0
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
+        assert self.parser is not None
         self._num_silent_bytes += len(data)
         try:
             self.parser.feed_data(data)
@@ -48,11 +51,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 self._refuse_head()
 
     def eof_received(self) -> None:
-        """A client that closes its half has left: uvicorn closes the other half at once, and no write may follow."""
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
-            self.flow.resume_writing()
+        """A client that closes its half has left: the other half is closed at once, and no write may follow."""
+        self._tell_that_it_left()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._tell_that_it_left()
+        super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(HTTPStatus.BAD_REQUEST, msg)
@@ -97,9 +101,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         )
 
     def _refuse(self, status: HTTPStatus, message: str) -> None:
-        """Answers and closes; in the middle of another answer it only closes."""
+        """Answers and closes; it only closes when this message has an answer already, or one before it has none yet."""
         log.debug("%s: %d: %s", self.client, status, message)
-        if self.cycle is None or self.cycle.response_complete:
+        cycle = self._running
+        is_its_own = cycle is not None and cycle.scope is self.scope
+        if cycle is None or (not cycle.response_started if is_its_own else cycle.response_complete):
             body = error_json(status, message, code=status.name.lower())
             headers = [
                 *self.server_state.default_headers,
@@ -109,4 +115,17 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             ]
             lines = [name + b": " + value + b"\r\n" for name, value in headers]
             self.transport.write(b"".join([STATUS_LINE[status], *lines, b"\r\n", body]))
+        self._tell_that_it_left()
         self.transport.close()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _tell_that_it_left(self) -> None:
+        """Ends the request that runs. uvicorn tells only the last one that came, which may wait behind it."""
+        cycle = self._running
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+            self.flow.resume_writing()

@@ -24,8 +24,8 @@ def bind(host: str, port: int) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise ConfigError(f"cannot listen on {host}: {error.strerror or error}") from None
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"cannot listen on {host}: {getattr(error, 'strerror', None) or error}") from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:

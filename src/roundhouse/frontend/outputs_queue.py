@@ -9,11 +9,12 @@ from roundhouse.protocol.messages import EngineCoreOutputs
 
 
 class OutputsQueue:
-    """One consumer. `session_id` 0 is nobody's: its bytes are not counted."""
+    """One consumer. What the frontend itself puts has no bytes and no session."""
 
     def __init__(self) -> None:
         self._items: asyncio.Queue[tuple[int, int, EngineCoreOutputs] | Exception] = asyncio.Queue()
         self._nbytes: defaultdict[int, int] = defaultdict(int)
+        self._error: Exception | None = None
 
     def put(self, outputs: EngineCoreOutputs, session_id: int = 0, nbytes: int = 0) -> int:
         """Returns the bytes of that session that wait, these included."""
@@ -28,9 +29,11 @@ class OutputsQueue:
         self._items.put_nowait(error)
 
     async def get(self) -> EngineCoreOutputs:
+        if self._error is not None:
+            raise self._error
         item = await self._items.get()
         if isinstance(item, Exception):
-            self._items.put_nowait(item)
+            self._error = item
             raise item
         session_id, nbytes, outputs = item
         if nbytes:
@@ -40,4 +43,4 @@ class OutputsQueue:
         return outputs
 
     def empty(self) -> bool:
-        return self._items.empty()
+        return self._items.empty() and self._error is None

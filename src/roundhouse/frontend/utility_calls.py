@@ -34,5 +34,5 @@ class UtilityCalls:
     def fail(self, error: RoundhouseError, member: Member | None = None) -> None:
         """Ends all calls that wait for `member`, or all there are."""
         for asked, answer in list(self._waiting.values()):
-            if member in (None, asked) and not answer.done():
+            if (member is None or asked is member) and not answer.done():
                 answer.set_exception(error)

@@ -93,7 +93,8 @@ async def read_body(request: Request, max_bytes: int, max_idle_s: float, share: 
     body = bytearray()
     while True:
         try:
-            message = await asyncio.wait_for(request.receive(), max_idle_s)
+            async with asyncio.timeout(max_idle_s):
+                message = await request.receive()
         except TimeoutError:
             raise HTTPException(
                 HTTPStatus.REQUEST_TIMEOUT,

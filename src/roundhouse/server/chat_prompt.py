@@ -32,7 +32,10 @@ _NOT_FOR_REQUESTS = frozenset(SPECIAL_NAMES) | {"raise_exception", "strftime_now
 async def render_prompt(state: ServerState, body: ChatPromptBody) -> str:
     """Raises `InvalidRequest` that names the field, `ContextLengthExceeded`, or what `ChatTemplate.render` raises."""
     check_tools(body)
-    messages = [checked_message(f"messages[{i}]", message) for i, message in enumerate(_checked_count(body.messages))]
+    given = _checked_count(body.messages)
+    # The arguments of calls are parsed, which costs more than to count them.
+    check_text_fits(state, sum(map(_num_argument_chars, given)), param="messages")
+    messages = [checked_message(f"messages[{i}]", message) for i, message in enumerate(given)]
     tools = _checked_tools(body)
     num_chars = sum(len(message["content"]) for message in messages)
     check_text_fits(state, num_chars, param="messages")
@@ -115,6 +118,10 @@ def _checked_count(messages: list[ChatMessage] | None) -> list[ChatMessage]:
             f"messages needs 1 to {limits.MAX_MESSAGES} messages, got {len(messages)}", param="messages"
         )
     return messages
+
+
+def _num_argument_chars(message: ChatMessage) -> int:
+    return sum(len(call.function.arguments or "") for call in message.tool_calls or ())
 
 
 def _joined_text(path: str, content: str | list[ContentPart] | None) -> str:

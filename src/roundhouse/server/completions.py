@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from fastapi import APIRouter, Request, Response
 
@@ -10,6 +12,7 @@ from roundhouse.protocol.errors import InvalidRequest
 from roundhouse.server.answer import JsonAnswer, StreamAnswer
 from roundhouse.server.body import BodyReader
 from roundhouse.server.completion_format import CompletionFormat
+from roundhouse.server.decode import decode_field
 from roundhouse.server.generation import Generation, Prompt
 from roundhouse.server.models import served_model
 from roundhouse.server.openapi import request_body
@@ -22,6 +25,8 @@ from roundhouse.server.unserved import UNSERVED_COMPLETION, UnservedFields
 DEFAULT_MAX_TOKENS = 16
 
 _decoder = msgspec.json.Decoder(CompletionBody)
+_prompt_decoder = msgspec.json.Decoder(str | list[str | int])
+_prompts_of_ids_decoder = msgspec.json.Decoder(list[list[int]])
 _unserved = UnservedFields(UNSERVED_COMPLETION)
 
 
@@ -48,7 +53,9 @@ def check_completion(
     """Raises `RequestError`s that name the field at fault."""
     model = served_model(settings, body.model)
     check_envelope(body)
-    prompts = checked_prompts(body.prompt, state.tokenizer.vocab_size, body.add_special_tokens is not False)
+    prompts = checked_prompts(
+        parsed_prompt(body.prompt), state.tokenizer.vocab_size, body.add_special_tokens is not False
+    )
     check_num_choices(body.n, len(prompts), settings.max_choices)
     max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     if max_tokens == 0 and body.echo:
@@ -76,6 +83,20 @@ def check_completion(
     )
 
 
+def parsed_prompt(raw: msgspec.Raw) -> str | list[Any]:
+    """Counts lists of token ids before they are made: a million of them would hold up everybody for a second."""
+    text = bytes(raw)
+    decoder: msgspec.json.Decoder[Any] = _prompt_decoder
+    if text[:1] == b"[" and text[1:].lstrip()[:1] == b"[":
+        decoder = _prompts_of_ids_decoder
+        if (num_prompts := text.count(b"[") - 1) > limits.MAX_PROMPTS:
+            raise _too_many_prompts(num_prompts)
+    prompt = decode_field(decoder, raw, param="prompt", max_bytes=len(text))
+    if prompt is None:
+        raise InvalidRequest("prompt is needed", param="prompt")
+    return prompt
+
+
 def checked_prompts(
     prompt: str | list[str | int | list[int]], vocab_size: int, add_special_tokens: bool = True
 ) -> list[Prompt]:
@@ -92,12 +113,16 @@ def checked_prompts(
     if kinds == {int}:
         return [_ids_prompt("prompt", prompt, vocab_size)]
     if len(prompt) > limits.MAX_PROMPTS:
-        raise InvalidRequest(
-            f"prompt holds {len(prompt)} prompts, at most {limits.MAX_PROMPTS} are served", param="prompt"
-        )
+        raise _too_many_prompts(len(prompt))
     if kinds == {str}:
         return [_text_prompt(f"prompt[{i}]", item, add_special_tokens) for i, item in enumerate(prompt)]
     return [_ids_prompt(f"prompt[{i}]", item, vocab_size) for i, item in enumerate(prompt)]
+
+
+def _too_many_prompts(num_prompts: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"prompt holds {num_prompts} prompts, at most {limits.MAX_PROMPTS} are served", param="prompt"
+    )
 
 
 def _text_prompt(path: str, text: object, add_special_tokens: bool) -> Prompt:

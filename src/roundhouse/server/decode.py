@@ -42,7 +42,7 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
 def decode_field(decoder: msgspec.json.Decoder[T], raw: msgspec.Raw, *, param: str, max_bytes: int) -> T | None:
     """The value of a field that was left as it came; None when it is null or was not there.
 
-    Raises `InvalidRequest` that names `param`, for a value of more than `max_bytes` too: it costs nothing then.
+    Raises `InvalidRequest` that names `param` or a place in it; more than `max_bytes` are refused unread.
     """
     text = bytes(raw)
     if not text or text == b"null":
@@ -52,7 +52,9 @@ def decode_field(decoder: msgspec.json.Decoder[T], raw: msgspec.Raw, *, param: s
     try:
         return decode(decoder, text)
     except InvalidRequest as error:
-        raise InvalidRequest(f"{param}: {error.message}", param=param) from None
+        inside = error.param or ""
+        place = param + inside if inside.startswith("[") or not inside else f"{param}.{inside}"
+        raise InvalidRequest(f"{place}: {error.message.removeprefix(f'{inside}: ')}", param=place) from None
 
 
 def _wrong_value(text: str) -> InvalidRequest:

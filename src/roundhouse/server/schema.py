@@ -2,7 +2,8 @@
 
 Everything may be null and then means its default, as OpenAI has it. Fields that are not here are ignored, unless
 `unserved` names them. What a client may nest as it likes stays JSON until somebody needs it (`Raw`, empty when it is
-not there), and structs of which a body may hold many are none of the garbage collector's business. Names and meanings: OpenAI's; those marked + are vLLM's.
+not there), and structs of which a body may hold many are none of the garbage collector's business. Names and meanings:
+OpenAI's; those marked + are vLLM's.
 """
 
 from __future__ import annotations
@@ -16,6 +17,19 @@ from roundhouse.protocol import limits
 
 RawObject: TypeAlias = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "object"})]
 RawToolChoice: TypeAlias = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": ["string", "object"]})]
+RawPrompt: TypeAlias = Annotated[
+    msgspec.Raw,
+    Meta(
+        extra_json_schema={
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": {"type": "string"}},
+                {"type": "array", "items": {"type": "integer"}},
+                {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
+            ]
+        }
+    ),
+]
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 
@@ -60,7 +74,7 @@ class GenerationBody(msgspec.Struct, kw_only=True):
 class CompletionBody(GenerationBody, kw_only=True):
     """POST /v1/completions. `prompt` is a text, token ids, or a list of either."""
 
-    prompt: str | list[str | int | list[int]]
+    prompt: RawPrompt
     echo: bool | None = None
     logprobs: int | None = None
 

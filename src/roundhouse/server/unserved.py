@@ -63,11 +63,9 @@ class UnservedFields:
 
     def __init__(self, off_values: Mapping[str, tuple[Any, ...]]) -> None:
         self._off_values = off_values
-        self._decoder = msgspec.json.Decoder(
-            msgspec.defstruct(
-                "Unserved", [(name, msgspec.Raw, msgspec.field(default_factory=msgspec.Raw)) for name in off_values]
-            )
-        )
+        absent = msgspec.field(default_factory=msgspec.Raw)
+        fields = [(name, msgspec.Raw, absent) for name in off_values]
+        self._decoder = msgspec.json.Decoder(msgspec.defstruct("Unserved", fields))
 
     def refuse(self, body: bytes) -> None:
         """Raises `InvalidRequest` for the first field that is on."""

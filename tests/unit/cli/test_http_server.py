@@ -5,6 +5,7 @@ import socket
 
 import pytest
 
+from roundhouse.cli.http_protocol import BoundedHttpProtocol
 from roundhouse.cli.http_server import HttpServer, bind, url_host
 from roundhouse.protocol.errors import ConfigError
 
@@ -55,3 +56,10 @@ def test_the_server_leaves_signals_to_the_command_and_stops_when_told() -> None:
     assert not server.should_exit
     server.stop()
     assert server.should_exit
+
+
+def test_the_server_speaks_the_bounded_protocol() -> None:
+    """What it bounds is tested with the API, under this same class."""
+    config = HttpServer(None).config
+    config.load()
+    assert config.http_protocol_class is BoundedHttpProtocol

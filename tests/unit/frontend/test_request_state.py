@@ -88,9 +88,9 @@ def test_a_stop_token_counts_without_text() -> None:
 def test_an_end_from_this_side_shows_what_was_held_back() -> None:
     state = new_state(stop=["DEFGHI"])
     state.append(from_engine([ABC, DEF]))
-    assert state.take_output(DELTA) is None
+    assert state.take_output(DELTA) == CompletionOutput(2, "A", [])
     state.finish(FinishReason.ABORT)
-    assert state.take_output(DELTA) == CompletionOutput(2, "ABCDEF", [ABC, DEF], finish_reason="abort")
+    assert state.take_output(DELTA) == CompletionOutput(2, "BCDEF", [ABC, DEF], finish_reason="abort")
 
 
 def test_a_finished_choice_is_told_even_when_it_has_nothing_new() -> None:

@@ -1,20 +1,24 @@
 """Calls and their answers: who may answer, who is told that nobody will, and that nothing stays behind."""
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
-from roundhouse.frontend.engine_set import EngineSet
 from roundhouse.frontend.membership import Member
 from roundhouse.frontend.utility_calls import UtilityCalls
 from roundhouse.protocol.errors import EngineDeadError
+from roundhouse.protocol.identity import EngineIndex, SessionId
 from roundhouse.protocol.messages import UtilityOutput
-from tests.support.mesh import admit, hello
+from tests.support.mesh import hello
 
 
 def two_members() -> tuple[Member, Member]:
-    engines = EngineSet("frontend-1")
-    return admit(engines, hello("a")), admit(engines, hello("b"))
+    a, b = (
+        Member(SessionId(i), EngineIndex(i), b"route", hello(name), 2**26, heard_at=0.0) for i, name in enumerate("ab")
+    )
+    return a, b
 
 
 def test_each_call_gets_its_own_answer_in_whatever_order() -> None:
@@ -85,5 +89,20 @@ def test_an_answer_to_a_caller_that_gave_up_is_dropped() -> None:
         calls.fail(EngineDeadError("over"))
         with pytest.raises(asyncio.CancelledError):
             await answer
+
+    asyncio.run(scenario())
+
+
+def test_a_call_that_is_over_is_forgotten() -> None:
+    async def scenario() -> None:
+        a, _ = two_members()
+        calls = UtilityCalls()
+        call_id, answer = calls.open(a)
+        calls.answer(a, UtilityOutput(call_id))
+        await asyncio.sleep(0)  # lets the answer tell that it is there
+        reference = weakref.ref(answer)
+        del answer
+        gc.collect()
+        assert reference() is None
 
     asyncio.run(scenario())

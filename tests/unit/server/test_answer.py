@@ -95,6 +95,20 @@ def test_a_choice_that_failed_is_never_shown_as_one(stream: bool) -> None:
     assert (answer.status, answer.json["error"]["code"]) == (500, "engine_generate_error")
 
 
+def test_a_choice_that_the_server_ended_is_no_answer() -> None:
+    """Even while another choice goes on."""
+    script: Script = lambda call: [[Delta("H"), Delta("H", 1)], [Delta("", 1, "abort")], [Delta("i", 0, "stop")]]  # noqa: E731
+    *chunks, last = events(ask(script, HI | {"n": 2, "stream": True}))
+    assert {choice["finish_reason"] for chunk in chunks for choice in chunk["choices"]} == {None}
+    assert last["error"]["code"] == "shutting_down"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_that_the_server_ended_may_be_sent_again(stream: bool) -> None:
+    answer = ask(lambda call: [[Delta("", finish_reason="abort")]], HI | {"stream": stream})
+    assert (answer.status, answer.headers["retry-after"], answer.json["error"]["code"]) == (503, "1", "shutting_down")
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_request_that_ends_without_an_output_is_an_error(stream: bool) -> None:
     assert ask(lambda call: [], HI | {"stream": stream}).status == 500

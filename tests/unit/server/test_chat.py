@@ -168,6 +168,8 @@ def test_a_long_conversation_is_rendered_off_the_loop_to_the_same_text() -> None
 
 
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
+PART = {"type": "text", "text": ""}
+HALF = {"a": "x" * 2**17}
 REFUSED: list[tuple[str, dict[str, Any], str | None]] = [
     ("no messages", {}, "messages"),
     ("messages null", {"messages": None}, "messages"),
@@ -279,6 +281,32 @@ REFUSED: list[tuple[str, dict[str, Any], str | None]] = [
     ("request_id with a line break", {"request_id": "a\r\nb"}, "request_id"),
     ("request_id empty", {"request_id": ""}, "request_id"),
     ("model a number", {"model": 5}, "model"),
+    ("user a number", {"user": 5}, "user"),
+    ("129 tools", {"tools": TOOLS * 129, "tool_choice": "none"}, "tools"),
+    (
+        "parameters of a tool a list",
+        {"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}], "tool_choice": "none"},
+        "tools[0].function.parameters",
+    ),
+    (
+        "tools too large together",
+        {"tools": [{"type": "function", "function": {"name": "f", "parameters": HALF}}] * 2, "tool_choice": "none"},
+        "tools[1].function.parameters",
+    ),
+    ("kwargs a list", {"chat_template_kwargs": []}, "chat_template_kwargs"),
+    ("kwargs too large", {"chat_template_kwargs": {"shout": [0] * 2**16}}, "chat_template_kwargs"),
+    ("1025 parts", {"messages": [{"role": "user", "content": [PART] * 1025}]}, "messages[0].content"),
+    (
+        "129 tool calls",
+        {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}] * 129}]},
+        "messages[0].tool_calls",
+    ),
+    (
+        "arguments that fit no context",
+        {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[" * 20_000}}]}]},
+        "messages",
+    ),
+    ("a large unserved field", {"response_format": [[]] * 1000}, "response_format"),
 ]
 
 

@@ -26,12 +26,12 @@ TOOL = {"type": "function", "function": {"name": "f"}}
 
 
 def message(**fields: Any) -> ChatMessage:
-    return msgspec.convert(fields, ChatMessage)
+    return msgspec.json.decode(msgspec.json.encode(fields), type=ChatMessage)
 
 
 def body(*contents: str, **fields: Any) -> ChatCompletionBody:
     messages = [{"role": "user", "content": content} for content in contents]
-    return msgspec.convert({"messages": messages} | fields, ChatCompletionBody)
+    return msgspec.json.decode(msgspec.json.encode({"messages": messages} | fields), type=ChatCompletionBody)
 
 
 def render(request: ChatCompletionBody, template: str | None = None) -> str:
@@ -158,13 +158,16 @@ def test_a_final_message_is_continued_where_it_ends() -> None:
 def test_a_long_conversation_is_rendered_in_a_thread(contents: list[str], is_on_loop: bool) -> None:
     threads: list[threading.Thread] = []
 
+    class LongContext(ScriptedLLM):
+        max_model_len = MAX_RENDERED_ON_LOOP_CHARS
+
     class Template(ChatTemplate):
         def render(self, *args: Any, **kwargs: Any) -> str:
             threads.append(threading.current_thread())
             return super().render(*args, **kwargs)
 
     template = Template({"default": "{% for m in messages %}{{ m.content }}{% endfor %}"}, {})
-    state = server_state(ScriptedLLM(spell("a")), chat_template=template)
+    state = server_state(LongContext(spell("a")), chat_template=template)
     assert asyncio.run(render_prompt(state, body(*contents))) == "".join(contents)
     assert [thread is threading.current_thread() for thread in threads] == [is_on_loop]
 

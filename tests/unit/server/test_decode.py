@@ -7,11 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roundhouse.protocol.errors import InvalidRequest
-from roundhouse.server.decode import decode
-from roundhouse.server.schema import ChatCompletionBody, CompletionBody
+from roundhouse.server.decode import decode, decode_field
+from roundhouse.server.schema import ChatCompletionBody, GenerationBody
+
+
+class Body(GenerationBody, kw_only=True):
+    prompt: str | list[str | int | list[int]]
+
 
 CHAT = msgspec.json.Decoder(ChatCompletionBody)
-COMPLETION = msgspec.json.Decoder(CompletionBody)
+COMPLETION = msgspec.json.Decoder(Body)
 
 
 def refusal(body: bytes) -> tuple[str | None, str]:
@@ -76,7 +81,7 @@ def test_null_means_the_default_and_unknown_fields_are_ignored() -> None:
     body = decode(
         COMPLETION, b'{"prompt":"a","temperature":null,"stop":null,"zz":{"a":[123456789012345678901234567890]}}'
     )
-    assert body == CompletionBody(prompt="a")
+    assert body == Body(prompt="a")
 
 
 @given(st.text(alphabet=st.characters()))
@@ -88,3 +93,19 @@ def test_any_text_arrives_as_it_was_sent(text: str) -> None:
         assert refusal(raw)[0] == "prompt"
     else:
         assert decode(COMPLETION, raw).prompt == text
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [(b"5", "f"), (b'{"a":"b"}', "f"), (b'[1,"b"]', "f[1]"), (b"[[", "f[0]"), (b"[1,2,3,4,5,6]", "f")],
+)
+def test_a_field_that_was_left_as_it_came_names_its_place(text: bytes, place: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        decode_field(msgspec.json.Decoder(list[int]), msgspec.Raw(text), param="f", max_bytes=12)
+    assert caught.value.param == place
+    assert caught.value.message.startswith(f"{place}")
+
+
+@pytest.mark.parametrize(("text", "value"), [(b"", None), (b"null", None), (b"[1]", [1])])
+def test_a_field_that_was_left_as_it_came(text: bytes, value: list[int] | None) -> None:
+    assert decode_field(msgspec.json.Decoder(list[int]), msgspec.Raw(text), param="f", max_bytes=12) == value

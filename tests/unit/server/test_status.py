@@ -30,6 +30,12 @@ def test_a_server_without_engines_is_down(path: str) -> None:
     assert (answer.status, answer.headers["retry-after"], answer.json["error"]["code"]) == (503, "1", "no_engine")
 
 
+@pytest.mark.parametrize("path", ["/health", "/ping"])
+@pytest.mark.parametrize(("health", "status"), [(Health.OK, 200), (Health.ASLEEP, 200), (Health.DOWN, 503)])
+def test_a_probe_may_ask_for_the_status_alone(path: str, health: Health, status: int) -> None:
+    assert asyncio.run(call(app(health), "HEAD", path)).status == status
+
+
 def test_version() -> None:
     assert get(app(), "/version").json == {"version": roundhouse.__version__}
 

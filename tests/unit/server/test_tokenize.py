@@ -30,6 +30,7 @@ def test_messages_are_what_the_chat_route_makes_of_them() -> None:
 def test_ids_become_text_again() -> None:
     assert ask("/detokenize", {"tokens": [72, 105]}).json == {"prompt": "Hi"}
     assert ask("/detokenize", {"tokens": []}).json == {"prompt": ""}
+    assert ask("/detokenize", {"tokens": [72] * 4 * MAX_MODEL_LEN}).json == {"prompt": "H" * 4 * MAX_MODEL_LEN}
 
 
 @pytest.mark.parametrize(
@@ -48,6 +49,7 @@ def test_ids_become_text_again() -> None:
         ("/detokenize", {"tokens": [-1]}, "tokens"),
         ("/detokenize", {"tokens": [2**63]}, "tokens"),
         ("/detokenize", {"tokens": [1.5]}, "tokens[0]"),
+        ("/detokenize", {"tokens": [72] * (4 * MAX_MODEL_LEN + 1)}, "tokens"),
     ],
 )
 def test_bad_bodies_are_refused_with_the_field(path: str, body: Any, param: str) -> None:

@@ -2,13 +2,14 @@
 
 import fcntl
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from roundhouse.protocol.errors import ConfigError
-from roundhouse.transport.address import IpcAddress, parse_address
+from roundhouse.transport.address import parse_address
 from roundhouse.transport.frontend_link import FrontendLink, _check_reach, fresh_ipc_address
 
 
@@ -28,15 +29,14 @@ def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_fresh_address_is_a_folder_of_ones_own() -> None:
-    addresses = [parse_address(fresh_ipc_address()) for _ in range(2)]
-    folders = [Path(address.folder) for address in addresses if isinstance(address, IpcAddress)]
-    try:
-        assert len(set(folders)) == 2
-        assert [(mode_of(each), list(each.iterdir())) for each in folders] == [(0o700, []), (0o700, [])]
-    finally:
-        for each in folders:
-            each.rmdir()
+def test_a_fresh_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    addresses = [fresh_ipc_address() for _ in range(2)]
+    folders = [Path(address.removeprefix("ipc://")) for address in addresses]
+    assert len(set(folders)) == 2
+    assert [(each.parent, mode_of(each), list(each.iterdir())) for each in folders] == [(tmp_path, 0o700, [])] * 2
+    FrontendLink(addresses[0]).close()
+    assert list(tmp_path.iterdir()) == [folders[1]]
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "[::1]", "localhost"])
