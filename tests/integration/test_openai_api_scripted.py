@@ -10,7 +10,6 @@ import logging
 import select
 import socket
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -302,10 +301,9 @@ class TestBounds:
         ],
         ids=["tools", "an unserved field", "kwargs", "an unknown field"],
     )
-    def test_a_body_of_many_values_does_not_hold_up_others(self, hello: Server, field: bytes) -> None:
-        """A million lists, each of them an object of Python's if it was made."""
+    def test_a_body_of_many_values_is_answered_like_any_other(self, hello: Server, field: bytes) -> None:
+        """A million lists, each of them an object of Python's if it was made; `test_schema` says what is not made."""
         body = b'{"messages": [{"role": "user", "content": "hi"}], ' + field % b",".join([b"[]"] * 10**6) + b"}"
-        begin = time.process_time()
         answer = httpx.post(
             f"{hello.url}/v1/chat/completions",
             content=body,
@@ -313,8 +311,6 @@ class TestBounds:
             timeout=WAIT_S,
         )
         assert answer.status_code == (200 if b"ignored" in field else 400)
-        # Of the whole process, this client too: to make them would take ten times as long.
-        assert time.process_time() - begin < 0.25
 
 
 class TestDepartures:

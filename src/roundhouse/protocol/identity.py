@@ -14,7 +14,7 @@ EngineIndex = NewType("EngineIndex", int)
 """Dense number of an engine inside one frontend: what `data_parallel_rank` pins to."""
 
 SessionId = NewType("SessionId", int)
-"""Number of a link session inside one frontend, from 1 up, never used twice."""
+"""Number of a link session inside one frontend, random, 63 bits, never used twice."""
 
 ClientIndex = NewType("ClientIndex", int)
 """Number of a link session inside one engine; local to the engine and never read from the wire."""
