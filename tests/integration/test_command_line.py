@@ -85,6 +85,11 @@ def test_bad_flags(arguments: list[str], said: str) -> None:
     assert line.startswith(said)
 
 
+def test_a_context_that_the_model_does_not_have(smollm2_folder: Path) -> None:
+    code, line = refused("serve", "smollm2", "--port", "0", "--max-model-len", "100000")
+    assert (code, line) == (2, "roundhouse: error: --max-model-len 100000 is over what smollm2 serves: 8192")
+
+
 def test_an_engine_with_too_little_memory_ends_the_command(smollm2_folder: Path) -> None:
     done = run_command("serve", "smollm2", "--port", "0", "--kv-cache-memory", "1MiB", timeout_s=60)
     assert done.returncode == 2

@@ -17,7 +17,8 @@ from roundhouse.cli.frontend_app import frontend_app
 from roundhouse.cli.options import ServeSettings, tuning_flags
 from roundhouse.clock import monotonic
 from roundhouse.frontend.mp_client import AsyncMPClient
-from roundhouse.model_store import ModelFolder
+from roundhouse.model_store import ModelFolder, read_model_config
+from roundhouse.protocol.errors import ConfigError
 from roundhouse.telemetry.logs import configure_logs
 from roundhouse.transport.frontend_link import fresh_ipc_address
 
@@ -41,6 +42,7 @@ async def _run(settings: ServeSettings, started: float) -> None:
         folder = await resolved(settings.model, http.leaving, weights=True)
         if folder is None:
             return
+        _check_max_model_len(settings, folder)
         await _serve(settings, http, folder, started)
 
 
@@ -68,6 +70,13 @@ async def _serve(settings: ServeSettings, http: HttpFrontend, folder: ModelFolde
         finally:
             ready.cancel()
     logger.info("stopped")
+
+
+def _check_max_model_len(settings: ServeSettings, folder: ModelFolder) -> None:
+    """What the config alone shows is said before an engine spends seconds on importing torch; the engine knows more."""
+    wanted, longest = settings.tuning.max_model_len, read_model_config(folder.path).max_model_len
+    if wanted is not None and wanted > longest:
+        raise ConfigError(f"--max-model-len {wanted} is over what {folder.name} serves: {longest}")
 
 
 async def _first(task: asyncio.Task[Any], leaving: asyncio.Event) -> None:
