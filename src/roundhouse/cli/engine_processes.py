@@ -1,7 +1,7 @@
 """`EngineProcesses`: the local engines of `roundhouse serve`, started by exec, restarted by `RestartPolicy`.
 
-Each engine leads a session of its own, so that Ctrl-C reaches this process alone and engines leave in order; each
-watches its parent and leaves when that is gone: none is orphaned.
+Each engine leads a session of its own, so that Ctrl-C reaches this process alone and engines leave in order; the
+kernel kills each when this process is gone (`lifeline`): none is orphaned.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """`roundhouse frontend`, and the frontend half of `roundhouse serve`: HTTP at once, the app when the model folder is
-there, and an orderly way out.
+there (in `serve`: when the first engine is admitted), and an orderly way out.
 """
 
 from __future__ import annotations

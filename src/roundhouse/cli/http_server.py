@@ -1,4 +1,4 @@
-"""Listening and serving HTTP. The port is taken first, and `server.door` answers at it until the model is there."""
+"""Listening and serving HTTP. The port is taken first, and `server.door` answers at it until the app is there."""
 
 from __future__ import annotations
 

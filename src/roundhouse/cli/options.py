@@ -155,7 +155,11 @@ mesh_connect = _stack(
     _option("--granted-epoch", type=click.IntRange(0), default=0, hidden=True),
     _option("--engines-on-machine", type=click.IntRange(1), default=1, hidden=True),
     _option("--parent-pid", type=click.IntRange(1), default=None, hidden=True),
-    _option("--served-model-name", default=None, help="Name that the frontends serve.  [default: MODEL]"),
+    _option(
+        "--served-model-name",
+        default=None,
+        help="Name that the frontends serve.  [default: MODEL, of a path its last part]",
+    ),
     _option("--grace", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds to drain on SIGTERM."),
 )
 

@@ -85,11 +85,6 @@ class AsyncLLM:
         return self._dead_error is not None
 
     @property
-    def dead_error(self) -> RoundhouseError | None:
-        """What ended the output handler."""
-        return self._dead_error
-
-    @property
     def max_model_len(self) -> int:
         """Tokens of prompt and answer together, as the engines that are here can hold them."""
         return min([self._model_max_len, *(view.hello.max_model_len for view in self.client.engines())])

@@ -27,7 +27,9 @@ class EngineCoreClient(ABC):
 
     @abstractmethod
     async def add_request_async(self, request: EngineCoreRequest) -> None:
-        """Gives `request` to an engine. Raises `NoEngine`, `MessageTooLarge` or `EngineDeadError`; then none has it."""
+        """Gives `request` to an engine. Raises `DuplicateRequestId`, `NoEngine`, `MessageTooLarge`, `ShuttingDown` or
+        `EngineDeadError`; then none has it.
+        """
 
     @abstractmethod
     async def abort_requests_async(self, request_ids: list[str]) -> None:

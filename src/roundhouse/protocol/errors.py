@@ -5,7 +5,7 @@
     │   ├── InvalidRequest           a field is missing, mistyped or out of range
     │   ├── ContextLengthExceeded    the prompt does not fit the model
     │   ├── PromptNeverFits          the prompt does not fit the engine's KV cache, however empty
-    │   ├── RequestTooLarge          the body or the message is over a limit of `protocol.limits`
+    │   ├── RequestTooLarge          the body is over a limit of `protocol.limits`
     │   ├── ModelNotFound
     │   └── DuplicateRequestId       that id is live
     ├── CapacityError                nothing is wrong with the request; later it may work

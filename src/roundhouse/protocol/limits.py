@@ -1,4 +1,4 @@
-"""Every bound that a client or a peer can run into, in one place. The frontend enforces them, and the engine again."""
+"""The bounds that clients and peers can run into. The frontend enforces them, the engine again those of a request."""
 
 from __future__ import annotations
 

@@ -22,7 +22,10 @@ _ROUND_STEPS = np.arange(_ROUNDS, dtype=np.uint64)[:, None] * _WEYL
 
 
 class Purpose(IntEnum):
-    """What a number is for: the second word of the counter. Values are part of what makes a stream resumable."""
+    """What a number is for: the second word of the counter. Values are part of what makes a stream resumable.
+
+    ACCEPT and RESIDUAL are reserved for speculative decoding.
+    """
 
     HEAD_OR_TAIL = 0
     SAMPLE = 1

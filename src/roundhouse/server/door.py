@@ -1,8 +1,8 @@
 """`Door`: what clients meet before the app is there and after it has begun to leave.
 
 The port is taken before a model is loaded, so somebody has to answer at once; and a server that leaves finishes what it
-has and takes nothing new. LOADING and LEAVING turn requests away with 503 and Retry-After; a person who scrapes or
-probes is let through while the app is there.
+has and takes nothing new. LOADING and LEAVING turn requests away with 503 and Retry-After, probes of /health
+too; /metrics and /version are answered as long as the app is there.
 """
 
 from __future__ import annotations

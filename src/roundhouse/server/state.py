@@ -47,7 +47,7 @@ class Health(Enum):
 
 
 def health_of(*, is_errored: bool, num_admitted: int, engines_can_come: bool) -> Health:
-    """`engines_can_come`: a cluster starts engines for a frontend that has none, so that a request may wait for one."""
+    """`engines_can_come`: a frontend without an engine may get one, so it is asleep and not down."""
     if is_errored:
         return Health.DOWN
     if num_admitted > 0:

@@ -1,6 +1,6 @@
 """The mesh's ZeroMQ sockets: every option with its reason. Nothing else makes a socket.
 
-Measured with libzmq 4.3.5; `docs/protocol.md` tells what each trap did before it was closed.
+Measured with libzmq 4.3.5; `docs/adr/0001-link-sessions.md` tells what each trap did before it was closed.
 """
 
 from __future__ import annotations
