@@ -71,6 +71,13 @@ class HttpFrontend:
         self.leaving.set()
 
 
+async def done_or_leaving(work: asyncio.Future[Any], leaving: asyncio.Event) -> None:
+    """Returns when `work` is done, or when the process is asked to leave; `work` is left as it is."""
+    asked = asyncio.create_task(leaving.wait())
+    await asyncio.wait((work, asked), return_when=asyncio.FIRST_COMPLETED)
+    asked.cancel()
+
+
 async def resolved(model: str, leaving: asyncio.Event, *, weights: bool) -> ModelFolder | None:
     """The model folder, found or made in a thread; None when the process is asked to leave first.
 
@@ -93,9 +100,7 @@ async def resolved(model: str, leaving: asyncio.Event, *, weights: bool) -> Mode
             loop.call_soon_threadsafe(lambda: None if found.done() else set_outcome(outcome))
 
     threading.Thread(target=resolve, name="model", daemon=True).start()
-    asked = asyncio.create_task(leaving.wait())
-    await asyncio.wait((found, asked), return_when=asyncio.FIRST_COMPLETED)
-    asked.cancel()
+    await done_or_leaving(found, leaving)
     if found.done():
         return found.result()
     found.cancel()

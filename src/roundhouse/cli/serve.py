@@ -7,12 +7,11 @@ import logging
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import uvloop
 
 from roundhouse.cli.engine_processes import EngineProcesses, EnginesFailed
-from roundhouse.cli.frontend import HttpFrontend, resolved
+from roundhouse.cli.frontend import HttpFrontend, done_or_leaving, resolved
 from roundhouse.cli.frontend_app import frontend_app
 from roundhouse.cli.options import ServeSettings, tuning_flags
 from roundhouse.clock import monotonic
@@ -60,7 +59,7 @@ async def _serve(settings: ServeSettings, http: HttpFrontend, folder: ModelFolde
         ready = asyncio.create_task(client.wait_for_engine(), name="first engine")
         try:
             async with _running(EngineProcesses(arguments, settings.engines, is_serving=ready.done)):
-                await _first(ready, http.leaving)
+                await done_or_leaving(ready, http.leaving)
                 if not http.leaving.is_set():
                     http.door.open(app)
                     took_s = monotonic() - started
@@ -77,12 +76,6 @@ def _check_max_model_len(settings: ServeSettings, folder: ModelFolder) -> None:
     wanted, longest = settings.tuning.max_model_len, read_model_config(folder.path).max_model_len
     if wanted is not None and wanted > longest:
         raise ConfigError(f"--max-model-len {wanted} is over what {folder.name} serves: {longest}")
-
-
-async def _first(task: asyncio.Task[Any], leaving: asyncio.Event) -> None:
-    asked = asyncio.create_task(leaving.wait())
-    await asyncio.wait((task, asked), return_when=asyncio.FIRST_COMPLETED)
-    asked.cancel()
 
 
 @asynccontextmanager

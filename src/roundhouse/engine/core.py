@@ -107,22 +107,22 @@ class EngineCore:
 
 def error_output(message: EngineCoreRequest, error: RoundhouseError) -> EngineCoreOutput:
     """The output that ends `message` with `error`, for that request alone."""
-    return EngineCoreOutput(
-        request_id=message.request_id,
-        attempt=message.attempt,
-        first_token_index=len(message.output_token_ids),
-        new_token_ids=[],
-        finish_reason=FinishReason.ERROR,
-        error=OutputError(error.code, error.message, error.param),
-    )
+    return _last_output(message, FinishReason.ERROR, OutputError(error.code, error.message, error.param))
 
 
 def abort_output(message: EngineCoreRequest) -> EngineCoreOutput:
     """The output that turns `message` away from an engine that is leaving."""
+    return _last_output(message, FinishReason.ABORT)
+
+
+def _last_output(
+    message: EngineCoreRequest, finish_reason: FinishReason, error: OutputError | None = None
+) -> EngineCoreOutput:
     return EngineCoreOutput(
         request_id=message.request_id,
         attempt=message.attempt,
         first_token_index=len(message.output_token_ids),
         new_token_ids=[],
-        finish_reason=FinishReason.ABORT,
+        finish_reason=finish_reason,
+        error=error,
     )
