@@ -10,18 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from roundhouse.frontend.async_llm import AsyncLLM as AsyncLLM
+    from roundhouse.offline.engine_args import EngineArgs as EngineArgs
+    from roundhouse.offline.llm import LLM as LLM
+    from roundhouse.offline.llm_engine import LLMEngine as LLMEngine
     from roundhouse.protocol.messages import PoolingParams as PoolingParams
     from roundhouse.protocol.sampling import SamplingParams as SamplingParams
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "LLM": "roundhouse.offline.llm",
     "AsyncLLM": "roundhouse.frontend.async_llm",
+    "EngineArgs": "roundhouse.offline.engine_args",
+    "LLMEngine": "roundhouse.offline.llm_engine",
     "PoolingParams": "roundhouse.protocol.messages",
     "SamplingParams": "roundhouse.protocol.sampling",
 }
 
-__all__ = ["AsyncLLM", "PoolingParams", "SamplingParams", "__version__"]
+__all__ = ["LLM", "AsyncLLM", "EngineArgs", "LLMEngine", "PoolingParams", "SamplingParams", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

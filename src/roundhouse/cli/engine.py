@@ -11,7 +11,7 @@ from queue import SimpleQueue
 
 from roundhouse.cli.options import EngineSettings
 from roundhouse.engine.build import BuiltEngine, build_engine
-from roundhouse.engine.config import EngineConfig
+from roundhouse.engine.config import EngineConfig, default_batched_tokens
 from roundhouse.engine.inbox import Inbox, ShutdownAsked
 from roundhouse.engine.proc import EngineProc
 from roundhouse.lifeline import end_with_parent
@@ -27,10 +27,6 @@ from roundhouse.transport.items import Backlog, BusyLoopStatus, OutputItem
 logger = logging.getLogger(__name__)
 
 FATAL_EXIT_CODE = 1
-
-BATCHED_TOKENS = {"cpu": 512, "cuda": 8192}
-"""By device. A step lasts as long as its tokens take, and every stream waits for it: on 2 cores 512 are a fifth of a
-second, and more of them go no faster; a GPU needs thousands to be busy."""
 
 
 def run_engine(settings: EngineSettings) -> int:
@@ -84,7 +80,8 @@ def _engine_config(settings: EngineSettings, model_path: Path, vocab_size: int) 
             device=tuning.device,
             block_size=tuning.block_size,
             max_num_seqs=tuning.max_num_seqs,
-            max_num_batched_tokens=tuning.max_num_batched_tokens or BATCHED_TOKENS[choose_device(tuning.device).type],
+            max_num_batched_tokens=tuning.max_num_batched_tokens
+            or default_batched_tokens(choose_device(tuning.device).type),
             max_model_len=tuning.max_model_len,
             vocab_size=vocab_size,
             num_threads=tuning.num_threads,

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from roundhouse.frontend.collector import RequestOutputCollector
+from roundhouse.frontend.faults import is_fault
 from roundhouse.frontend.input_processor import ParsedRequest
 from roundhouse.frontend.logprobs import LogprobsProcessor
 from roundhouse.frontend.outputs import CompletionOutput, RequestOutput, RequestOutputKind
@@ -69,14 +70,26 @@ class OutputProcessor:
     def add_request(
         self, external_id: str, parsed: ParsedRequest, children: Sequence[EngineCoreRequest], *, arrival_s: float
     ) -> None:
-        """Turns a reservation into live choices; from here on their outputs find them."""
+        """Turns a reservation into live choices; from here on their outputs find them.
+
+        Raises `EngineGenerateError` when the prompt cannot be taken in; then nothing of the request is left.
+        """
         reservation = self.reservations.pop(external_id)
         prompt_token_ids = children[0].prompt_token_ids
-        parent = ParentRequest(external_id, parsed.text, prompt_token_ids, reservation.kind, reservation.collector)
+        parent = ParentRequest(
+            external_id, parsed.text, prompt_token_ids, reservation.kind, reservation.collector, len(children)
+        )
+        try:
+            states = [
+                RequestState(child, parsed.params, parent, self._tokenizer, arrival_s=arrival_s) for child in children
+            ]
+        except BaseException as error:
+            if not is_fault(error):
+                raise
+            raise _unexpected(error, external_id, "the prompt of the request could not be processed") from error
         self.parents[external_id] = parent
-        for child in children:
-            state = RequestState(child, parsed.params, parent, self._tokenizer, arrival_s=arrival_s)
-            parent.children[child.request_id] = self.request_states[child.request_id] = state
+        for state in states:
+            parent.children[state.request_id] = self.request_states[state.request_id] = state
 
     def process_outputs(
         self, batch: EngineCoreOutputs, outputs: Iterable[EngineCoreOutput], now: float, iteration: IterationStats
@@ -92,9 +105,10 @@ class OutputProcessor:
             state.stats.on_output(output, engine, batch.timestamp, now, iteration)
             try:
                 self._process(state, output)
-            except Exception as error:
-                failure = error if isinstance(error, RoundhouseError) else _unexpected(error, state)
-                ended = self._fail(state.parent, failure, now, iteration)
+            except BaseException as error:
+                if not is_fault(error):
+                    raise
+                ended = self._fail(state.parent, _failure_of(error, state.parent), now, iteration)
             else:
                 if state.finish_reason is None:
                     continue
@@ -114,11 +128,7 @@ class OutputProcessor:
             if (reservation := self.reservations.pop(external_id, None)) is not None:
                 reservation.collector.put(_aborted_before_start(external_id, reservation))
             if (parent := self.parents.get(external_id)) is not None:
-                for state in list(parent.children.values()):
-                    state.finish(FinishReason.ABORT)
-                    parent.emit(state)
-                    self._finish(state, now, iteration)
-                    to_abort.append(state.request_id)
+                to_abort += self._abort(parent, now, iteration)
         return to_abort
 
     def fail_request(
@@ -151,6 +161,21 @@ class OutputProcessor:
         state.append(output)
         parent.emit(state, output)
 
+    def _abort(self, parent: ParentRequest, now: float, iteration: IterationStats) -> list[str]:
+        """Ends all choices with what they have so far. Returns their ids."""
+        ended: list[str] = []
+        for state in list(parent.children.values()):
+            try:
+                state.finish(FinishReason.ABORT)
+                parent.emit(state)
+            except BaseException as error:
+                if not is_fault(error):
+                    raise
+                return ended + self._fail(parent, _failure_of(error, parent), now, iteration)
+            self._finish(state, now, iteration)
+            ended.append(state.request_id)
+        return ended
+
     def _finish(self, state: RequestState, now: float, iteration: IterationStats) -> None:
         assert state.finish_reason is not None
         del self.request_states[state.request_id]
@@ -182,10 +207,17 @@ def _error_of(output: EngineCoreOutput) -> RoundhouseError:
     return error_from_code(output.error.code, output.error.message, param=output.error.param)
 
 
-def _unexpected(error: Exception, state: RequestState) -> RoundhouseError:
+def _failure_of(error: BaseException, parent: ParentRequest) -> RoundhouseError:
+    """What a request ends with that met `error` on its way out."""
+    if isinstance(error, RoundhouseError):
+        return error
+    return _unexpected(error, parent.external_id, "an output of the request could not be processed")
+
+
+def _unexpected(error: BaseException, external_id: str, message: str) -> RoundhouseError:
     """A fault of ours that one request's tokens led to; it may not end the others."""
-    logger.error("an output could not be processed", exc_info=error, extra={"request_id": state.parent.external_id})
-    return EngineGenerateError("an output of the request could not be processed")
+    logger.error(message, exc_info=error, extra={"request_id": external_id})
+    return EngineGenerateError(message)
 
 
 def _aborted_before_start(external_id: str, reservation: Reservation) -> RequestOutput:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 import numpy as np
+
+from roundhouse.protocol.errors import RoundhouseError
 
 
 class RequestOutputKind(Enum):
@@ -68,6 +70,8 @@ class RequestOutput:
     """The outputs of one request at one moment; `finished` when every choice is.
 
     prompt_logprobs: entry 0 is None (nothing comes before the first token); on the first output only.
+    error: why a request ended with finish reason "error", where requests are run in a list and none may raise for the
+    others; `AsyncLLM.generate` raises it instead.
     """
 
     request_id: str
@@ -78,4 +82,5 @@ class RequestOutput:
     prompt_logprobs: list[PositionLogprobs | None] | None = None
     num_cached_tokens: int = 0
     pooling_output: np.ndarray | None = None
-    kv_transfer_params: dict[str, Any] | None = field(default=None)
+    kv_transfer_params: dict[str, Any] | None = None
+    error: RoundhouseError | None = None

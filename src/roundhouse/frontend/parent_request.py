@@ -27,6 +27,7 @@ class ParentRequest:
         "collector",
         "external_id",
         "num_cached_tokens",
+        "num_choices",
         "prompt_logprobs",
         "prompt_token_ids",
     )
@@ -38,8 +39,10 @@ class ParentRequest:
         prompt_token_ids: list[int],
         kind: RequestOutputKind,
         collector: RequestOutputCollector,
+        num_choices: int = 1,
     ) -> None:
         self.external_id = external_id
+        self.num_choices = num_choices
         self.prompt_token_ids = prompt_token_ids
         self.collector = collector
         self.children: dict[str, RequestState] = {}
