@@ -16,7 +16,8 @@ import uvloop
 
 from roundhouse.cli.frontend_app import frontend_app
 from roundhouse.cli.http_server import HttpServer, bind, url_host
-from roundhouse.cli.options import FrontendSettings, HttpSettings
+from roundhouse.cli.options import FrontendSettings, HttpSettings, WaitSettings
+from roundhouse.frontend.live_requests import WaitLimits
 from roundhouse.frontend.mp_client import AsyncMPClient
 from roundhouse.model_store import ModelFolder, resolve_model
 from roundhouse.server.door import Door
@@ -71,6 +72,10 @@ class HttpFrontend:
         self.leaving.set()
 
 
+def wait_limits(settings: WaitSettings) -> WaitLimits:
+    return WaitLimits(wait_s=settings.wait_timeout_s, resume_s=settings.resume_timeout_s)
+
+
 async def done_or_leaving(work: asyncio.Future[Any], leaving: asyncio.Event) -> None:
     """Returns when `work` is done, or when the process is asked to leave; `work` is left as it is."""
     asked = asyncio.create_task(leaving.wait())
@@ -120,7 +125,10 @@ async def _run(settings: FrontendSettings) -> None:
         if folder is None:
             return
         client = AsyncMPClient(
-            settings.mesh_bind, expected_model=settings.http.served_names[0], insecure_mesh=settings.insecure_mesh
+            settings.mesh_bind,
+            expected_model=settings.http.served_names[0],
+            wait_limits=wait_limits(settings.waits),
+            insecure_mesh=settings.insecure_mesh,
         )
         async with frontend_app(folder, client, settings.http.served_names, engines_can_come=True) as app:
             http.door.open(app)

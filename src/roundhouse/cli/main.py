@@ -34,6 +34,7 @@ def cli() -> None:
 @cli.command()
 @options.model
 @options.http
+@options.waits
 @options.engines
 @options.engine_tuning
 @options.log_level
@@ -50,6 +51,7 @@ def serve(**flags: Any) -> None:
 @cli.command()
 @options.model
 @options.http
+@options.waits
 @options.mesh_bind
 @options.log_level
 def frontend(**flags: Any) -> None:

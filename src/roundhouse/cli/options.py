@@ -36,6 +36,14 @@ class HttpSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitSettings:
+    """Seconds that requests wait while no engine can take them: one that none has begun, and one that was begun."""
+
+    wait_timeout_s: float
+    resume_timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class EngineTuning:
     """None: the engine decides by the model and the machine."""
 
@@ -56,6 +64,7 @@ class EngineTuning:
 class ServeSettings:
     model: str
     http: HttpSettings
+    waits: WaitSettings
     engines: int
     tuning: EngineTuning
     log_level: str
@@ -65,6 +74,7 @@ class ServeSettings:
 class FrontendSettings:
     model: str
     http: HttpSettings
+    waits: WaitSettings
     mesh_bind: str
     insecure_mesh: bool
     log_level: str
@@ -129,6 +139,23 @@ http = _stack(
         default=30.0,
         show_default=True,
         help="Seconds that running requests get to end after SIGTERM.",
+    ),
+)
+
+waits = _stack(
+    _option(
+        "--wait-timeout",
+        type=click.FloatRange(0),
+        default=30.0,
+        show_default=True,
+        help="Seconds that a new request waits for an engine; 0 refuses it at once.",
+    ),
+    _option(
+        "--resume-timeout",
+        type=click.FloatRange(0),
+        default=120.0,
+        show_default=True,
+        help="Seconds that a request whose engine is lost waits for another one.",
     ),
 )
 
@@ -248,13 +275,19 @@ def _tuning(flags: dict[str, Any]) -> EngineTuning:
     )
 
 
+def _waits(flags: dict[str, Any]) -> WaitSettings:
+    return WaitSettings(flags["wait_timeout"], flags["resume_timeout"])
+
+
 def serve_settings(flags: dict[str, Any]) -> ServeSettings:
-    return ServeSettings(flags["model"], _http(flags), flags["engines"], _tuning(flags), flags["log_level"])
+    return ServeSettings(
+        flags["model"], _http(flags), _waits(flags), flags["engines"], _tuning(flags), flags["log_level"]
+    )
 
 
 def frontend_settings(flags: dict[str, Any]) -> FrontendSettings:
     return FrontendSettings(
-        flags["model"], _http(flags), flags["mesh_bind"], flags["insecure_mesh"], flags["log_level"]
+        flags["model"], _http(flags), _waits(flags), flags["mesh_bind"], flags["insecure_mesh"], flags["log_level"]
     )
 
 

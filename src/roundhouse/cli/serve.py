@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import uvloop
 
 from roundhouse.cli.engine_processes import EngineProcesses, EnginesFailed
-from roundhouse.cli.frontend import HttpFrontend, done_or_leaving, resolved
+from roundhouse.cli.frontend import HttpFrontend, done_or_leaving, resolved, wait_limits
 from roundhouse.cli.frontend_app import frontend_app
 from roundhouse.cli.options import ServeSettings, tuning_flags
 from roundhouse.clock import monotonic
@@ -48,7 +48,7 @@ async def _run(settings: ServeSettings, started: float) -> None:
 async def _serve(settings: ServeSettings, http: HttpFrontend, folder: ModelFolder, started: float) -> None:
     served_name = settings.http.served_names[0]
     mesh = fresh_ipc_address()
-    client = AsyncMPClient(mesh, expected_model=served_name)
+    client = AsyncMPClient(mesh, expected_model=served_name, wait_limits=wait_limits(settings.waits))
     arguments = [
         str(folder.path),
         *("--served-model-name", served_name, "--frontends", mesh, "--log-level", settings.log_level),

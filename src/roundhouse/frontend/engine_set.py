@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from roundhouse.frontend.hello_halves import Greeting, HelloHalves, Mismatch
+from roundhouse.frontend.loss import LossCause, Verdict
 from roundhouse.frontend.membership import Member, MembershipState
 from roundhouse.protocol.identity import EngineIndex, SessionId
 from roundhouse.protocol.limits import MAX_ENGINES, MAX_MESSAGE_BYTES
@@ -50,10 +51,10 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """`member` is over: its requests end here."""
+    """`member` is over: its requests go elsewhere."""
 
     member: Member
-    reason: str
+    verdict: Verdict
 
 
 Effect = Welcome | Refuse | Lost
@@ -93,7 +94,7 @@ class EngineSet:
 
     def takers(self) -> list[Member]:
         """Those that get new requests, in the order of their engine indexes."""
-        return [m for m in self.members() if m.state is MembershipState.ADMITTED and not m.is_unreachable]
+        return [member for member in self.members() if member.is_taker]
 
     def on_router_hello(self, routing_id: bytes, hello: Hello, now: float) -> list[Effect]:
         """Raises `MalformedFrame`; then nothing is admitted."""
@@ -105,7 +106,7 @@ class EngineSet:
 
     def on_outputs(self, member: Member, outputs: EngineCoreOutputs) -> list[Effect]:
         if outputs.epoch != member.hello.epoch or outputs.engine_index != member.engine_index:
-            return self.lose(member, "an output with another engine's index or epoch")
+            return self.lose(member, Verdict(LossCause.GAP, "an output with another engine's index or epoch"))
         return self._act(member, member.on_outputs(outputs))
 
     def on_pong(self, member: Member, pong: Pong, now: float) -> list[Effect]:
@@ -115,7 +116,7 @@ class EngineSet:
         member.on_draining()
 
     def on_died(self, member: Member, died: Died) -> list[Effect]:
-        return self.lose(member, f"the engine died: {died.message}", tell=False)
+        return self.lose(member, Verdict(LossCause.DIED, f"the engine died: {died.message}"), tell=False)
 
     def judge(self, now: float) -> list[Effect]:
         """To be called now and then, after everything that came was handed in."""
@@ -125,20 +126,22 @@ class EngineSet:
         for member in self._members.values():
             member.restart_deadlines(now)
 
-    def lose(self, member: Member, reason: str, *, tell: bool = True) -> list[Effect]:
+    def lose(self, member: Member, verdict: Verdict, *, tell: bool = True) -> list[Effect]:
         """Ends a session. `tell`: the engine may still hear that it is over, and comes back with a new one."""
         if not member.is_alive:
             return []
         member.end()
+        if member.state is MembershipState.LEFT:
+            verdict = Verdict(LossCause.DRAINED, verdict.reason)
         del self._members[member.session_id]
         if self._holders.get(member.hello.identity) is member:
             del self._holders[member.hello.identity]
-        effects: list[Effect] = [Lost(member, reason)]
+        effects: list[Effect] = [Lost(member, verdict)]
         if tell:
-            effects.append(Refuse(member.routing_id, Refused("session_over", reason)))
+            effects.append(Refuse(member.routing_id, Refused("session_over", verdict.reason)))
         return effects
 
-    def _act(self, member: Member, verdict: str | None) -> list[Effect]:
+    def _act(self, member: Member, verdict: Verdict | None) -> list[Effect]:
         return [] if verdict is None else self.lose(member, verdict)
 
     def _on_greeting(self, greeting: Greeting | Mismatch | None, now: float) -> list[Effect]:
@@ -153,7 +156,8 @@ class EngineSet:
         holder = self._holders.get(greeting.hello.identity)
         if holder is not None:
             higher = greeting.hello.epoch > holder.hello.epoch
-            effects += self.lose(holder, "fenced by a higher epoch" if higher else "replaced by a new session")
+            reason = "fenced by a higher epoch" if higher else "replaced by a new session"
+            effects += self.lose(holder, Verdict(LossCause.REPLACED, reason))
         return [*effects, self._admit(greeting, now)]
 
     def _reason_to_refuse(self, hello: Hello) -> Refused | None:

@@ -9,7 +9,7 @@
 Rules: only a Pong proves that both of the engine's threads live. Each output carries a number of its session, each Pong
 repeats the last one and the count of control frames that came: a gap in either loses the session, since a request or an
 output in it is gone. Every ping that was sent is remembered until a Pong to it or to a later one comes; a Pong to an
-earlier one than those is stale. A verdict is a reason in words; None is no verdict.
+earlier one than those is stale. None is no verdict.
 
 Pure. `engine_set` holds the members.
 """
@@ -23,6 +23,7 @@ from enum import Enum
 
 import msgspec
 
+from roundhouse.frontend.loss import LossCause, Verdict
 from roundhouse.protocol.errors import MalformedFrame
 from roundhouse.protocol.identity import EngineIndex, SessionId
 from roundhouse.protocol.machine import Machine
@@ -125,6 +126,11 @@ class Member:
     def is_alive(self) -> bool:
         return self.machine.state not in OVER
 
+    @property
+    def is_taker(self) -> bool:
+        """It may get requests: ADMITTED was sent, since an engine drops what comes before that."""
+        return self.machine.state is MembershipState.ADMITTED and self.control_number > 0 and not self.is_unreachable
+
     def count_control_frame(self) -> None:
         """Before any frame but PING is sent to it."""
         self.control_number += 1
@@ -147,23 +153,23 @@ class Member:
         self._pings_out.append(ping)
         return ping
 
-    def on_outputs(self, outputs: EngineCoreOutputs) -> str | None:
+    def on_outputs(self, outputs: EngineCoreOutputs) -> Verdict | None:
         expected = self.output_number + 1
         if outputs.sequence_number != expected:
-            return f"output {outputs.sequence_number} came where {expected} was due"
+            return _gap(f"output {outputs.sequence_number} came where {expected} was due")
         self.output_number = expected
         if outputs.scheduler_stats is not None:
             self._set_load(outputs.scheduler_stats)
         return None
 
-    def on_pong(self, pong: Pong, now: float) -> str | None:
+    def on_pong(self, pong: Pong, now: float) -> Verdict | None:
         if self._is_stale(pong):
             return None
         if pong.last_output_number != self.output_number:
-            return f"{pong.last_output_number} outputs were sent and {self.output_number} came"
+            return _gap(f"{pong.last_output_number} outputs were sent and {self.output_number} came")
         told = self._told_by(pong.ping_number)
         if told is None or pong.last_control_number > told:
-            return f"pong {pong.ping_number} answers nothing that was asked"
+            return _gap(f"pong {pong.ping_number} answers nothing that was asked")
         if pong.last_control_number == told:
             self._short_since = None
         elif self._short_since is None:
@@ -177,13 +183,13 @@ class Member:
     def on_draining(self) -> None:
         self.machine.move(Leaving)
 
-    def judge(self, now: float) -> str | None:
+    def judge(self, now: float) -> Verdict | None:
         """To be called now and then, after everything that came was handed in."""
         if self._short_since is not None and now - self._short_since >= UNACKNOWLEDGED_S:
-            return f"control frames were lost on the way, {self.control_number} were sent"
+            return _gap(f"control frames were lost on the way, {self.control_number} were sent")
         silence_s = now - self.heard_at
         if silence_s >= LOST_S:
-            return f"silent for {silence_s:.0f} s"
+            return Verdict(LossCause.STALLED, f"silent for {silence_s:.0f} s")
         if silence_s >= STALLED_S and self.machine.allows(Silent):
             self.machine.move(Silent)
         return None
@@ -213,3 +219,7 @@ class Member:
             if ping.ping_number == ping_number:
                 return ping.last_control_number
         return None
+
+
+def _gap(reason: str) -> Verdict:
+    return Verdict(LossCause.GAP, reason)

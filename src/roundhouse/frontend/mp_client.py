@@ -11,21 +11,21 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any
 
 from roundhouse.clock import Clock, monotonic
-from roundhouse.frontend.balancer import EngineLoad, choose
 from roundhouse.frontend.core_client import EngineCoreClient, EngineView
+from roundhouse.frontend.dispatcher import Dispatcher
 from roundhouse.frontend.engine_set import Effect, EngineSet, Lost, Refuse, Welcome
-from roundhouse.frontend.live_requests import LiveRequests
+from roundhouse.frontend.live_request import Resumed
+from roundhouse.frontend.live_requests import LiveRequests, WaitLimits
+from roundhouse.frontend.liveness import Liveness
+from roundhouse.frontend.loss import LossCause, Verdict
 from roundhouse.frontend.membership import Member, MembershipState, check_load
 from roundhouse.frontend.outputs_queue import OutputsQueue
-from roundhouse.frontend.probe import Probe
 from roundhouse.frontend.utility_calls import Answer, UtilityCalls
 from roundhouse.protocol.errors import (
-    DuplicateRequestId,
     EngineDeadError,
     EngineGenerateError,
     MalformedFrame,
@@ -44,9 +44,9 @@ from roundhouse.protocol.frames import (
 )
 from roundhouse.protocol.limits import MAX_BYTES_WAITING_PER_PEER
 from roundhouse.protocol.messages import (
-    AbortRequests,
     Died,
     Draining,
+    EngineCoreOutput,
     EngineCoreOutputs,
     EngineCoreRequest,
     Hello,
@@ -54,23 +54,12 @@ from roundhouse.protocol.messages import (
     SchedulerStats,
     UtilityRequest,
 )
-from roundhouse.transport.frontend_link import FrontendLink, SendResult
+from roundhouse.transport.frontend_link import FrontendLink
 from roundhouse.transport.malformed import MalformedCounter
 from roundhouse.transport.socket_reader import Frames
 from roundhouse.transport.sockets import Socket
 
 logger = logging.getLogger(__name__)
-
-TICK_S = 0.5
-TICKS_A_PING = 2
-
-LATE_S = 0.5
-"""A tick that comes this much after its time: the whole process stood still, and no engine is to blame."""
-
-GONE_QUIET_S = 0.05
-LAST_OUTPUTS_S = 4.0
-"""An engine that leaves sends its last outputs first, but by another connection than the one that is seen to end. It is
-lost when none came for the first time, or after the second, which is how long its PUSH lingers."""
 
 
 @dataclass(slots=True)
@@ -79,6 +68,8 @@ class Counters:
 
     num_late_outputs: for requests that are not live any more, or not with that engine.
     num_late_messages: whole messages of sessions that are over.
+    num_requests_lost: that were accepted and then given up. num_resumes: that went on elsewhere, by cause.
+    num_replayed_tokens: prompt and outputs that the next engines were given again.
     """
 
     num_admitted: int = 0
@@ -88,12 +79,15 @@ class Counters:
     num_malformed: int = 0
     num_late_outputs: int = 0
     num_late_messages: int = 0
+    num_replayed_tokens: int = 0
+    num_resumes: dict[LossCause, int] = field(default_factory=lambda: dict.fromkeys(LossCause, 0))
 
 
 class AsyncMPClient(EngineCoreClient):
     """Listens on `address` at once (`transport.address`), reads from `start` on, or from the first call of a coroutine.
 
     expected_model: engines with another model name are refused; None takes the first engine's.
+    wait_limits: how long requests wait while no engine can take them.
     insecure_mesh: see `FrontendLink`. frontends: addresses of all known frontends, passed on to engines.
     session_ids: see `EngineSet`; None makes them random, since on PULL the number is all that tells who speaks.
     Raises `ConfigError` when it cannot listen.
@@ -106,6 +100,7 @@ class AsyncMPClient(EngineCoreClient):
         expected_model: str | None = None,
         insecure_mesh: bool = False,
         frontends: Sequence[str] = (),
+        wait_limits: WaitLimits | None = None,
         session_ids: Iterator[int] | None = None,
         clock: Clock = monotonic,
         make_link: Callable[..., FrontendLink] = FrontendLink,
@@ -113,23 +108,42 @@ class AsyncMPClient(EngineCoreClient):
         self.link = make_link(address, insecure_mesh=insecure_mesh)
         self.instance = secrets.token_hex(8)
         self.counters = Counters()
+        self.resume_listeners: list[Callable[[Resumed], None]] = []
         self.outputs_queue = OutputsQueue()
         self._engines = EngineSet(
             self.instance, session_ids or random_session_ids(), model=expected_model, frontends=frontends
         )
-        self._live = LiveRequests()
-        self._calls = UtilityCalls()
         self._clock = clock
+        self._live = LiveRequests(wait_limits)
+        self._dispatcher = Dispatcher(
+            self._engines,
+            self._live,
+            clock,
+            send=self._send_control,
+            give_up=self._on_given_up,
+            on_resumed=self._on_resumed,
+        )
+        self._calls = UtilityCalls()
         self._encoder = FrameEncoder(FRONTEND_TYPES)
         self._decoder = FrameDecoder(ENGINE_TYPES)
         self._malformed = MalformedCounter()
-        self._probe = Probe(self._later, self._ping_all)
-        self._turn = 0
-        self._ticks = 0
-        self._tick_due = 0.0
+        self._liveness = Liveness(
+            self._engines,
+            self.link,
+            clock,
+            later=self._later,
+            encode_ping=self._encoder.encode,
+            instance=self.instance,
+            obey=self._obey,
+        )
         self._changed = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failure: Exception | None = None
+
+    @property
+    def num_waiting(self) -> int:
+        """Live requests that no engine has."""
+        return self._live.num_waiting
 
     @property
     def input_socket(self) -> Socket:
@@ -151,26 +165,19 @@ class AsyncMPClient(EngineCoreClient):
         self.link.start(
             on_input=self._process_input_socket,
             on_output=self.process_outputs_socket,
-            on_disconnected=self._probe.on_disconnected,
+            on_disconnected=self._liveness.on_disconnected,
             on_failure=self._fail,
         )
-        self._schedule_tick()
+        self._liveness.start(self._dispatcher.on_tick)
 
     async def add_request_async(self, request: EngineCoreRequest) -> None:
         self.start()
-        if request.request_id in self._live:
-            raise DuplicateRequestId(f"request {request.request_id} is live")
-        while True:
-            member = self._choose(request.data_parallel_rank)
-            if self._send_control(member, request):
-                self._live.add(request, member)
-                return
+        self._dispatcher.add(request)
 
     async def abort_requests_async(self, request_ids: list[str]) -> None:
         if self._loop is None or self._failure is not None:
             return
-        for member, held in self._live.remove(request_ids):
-            self._send_control(member, AbortRequests(held))
+        self._dispatcher.abort(request_ids)
 
     async def get_output_async(self) -> EngineCoreOutputs:
         if self.outputs_queue.empty():
@@ -242,11 +249,15 @@ class AsyncMPClient(EngineCoreClient):
             case EngineCoreOutputs():
                 self._on_outputs(member, message, size_of(frames))
             case Pong():
+                was_taker = member.is_taker
                 self._obey(self._engines.on_pong(member, message, now))
                 self._changed.set()
+                if member.is_taker and not was_taker:
+                    self._dispatcher.on_taker()
             case Draining():
                 logger.info("engine %s drains: %s", member.hello.identity, message.reason)
                 self._engines.on_draining(member, message)
+                self._dispatcher.on_draining(member)
 
     def _process_input_socket(self, frames: Frames) -> None:
         """One message of the ROUTER: [routing id][empty] as an engine registers, then its Hello."""
@@ -270,11 +281,12 @@ class AsyncMPClient(EngineCoreClient):
         if outputs.utility_output is not None:
             self._calls.answer(member, outputs.utility_output)
             return
-        fresh, num_late = self._live.accept(member, outputs)
-        self.counters.num_late_outputs += num_late
-        waiting = self.outputs_queue.put(fresh, member.session_id, nbytes)
+        accepted = self._dispatcher.on_outputs(member, outputs)
+        self.counters.num_late_outputs += accepted.num_late
+        waiting = self.outputs_queue.put(accepted.outputs, member.session_id, nbytes)
         if waiting > MAX_BYTES_WAITING_PER_PEER:
-            self._obey(self._engines.lose(member, f"{waiting} bytes of it wait for the output handler"))
+            reason = f"{waiting} bytes of it wait for the output handler"
+            self._obey(self._engines.lose(member, Verdict(LossCause.OVERRUN, reason)))
 
     def _obey(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
@@ -283,35 +295,34 @@ class AsyncMPClient(EngineCoreClient):
                     self.counters.num_admitted += 1
                     logger.info("engine %s is admitted as %d", member.hello.identity, member.engine_index)
                     if self._send_control(member, admitted):
-                        self._ping(member)
+                        self._liveness.ping(member)
                     self._changed.set()
+                    self._dispatcher.on_taker()
                 case Refuse(routing_id, refused):
                     self.counters.num_refused += 1
                     self.link.send(routing_id, self._encoder.encode(refused))
-                case Lost(member, reason):
-                    self._end_requests_of(member, reason)
+                case Lost(member, verdict):
+                    self._on_lost(member, verdict)
 
-    def _end_requests_of(self, member: Member, reason: str) -> None:
-        outputs = self._live.end_all_of(member, reason)
-        if member.state is MembershipState.LEFT and outputs is None:
-            logger.info("engine %s has left", member.hello.identity)
+    def _on_lost(self, member: Member, verdict: Verdict) -> None:
+        identity, num_held = member.hello.identity, member.num_inflight
+        if member.state is MembershipState.LEFT:
+            logger.info("engine %s has left; %d requests go elsewhere", identity, num_held)
         else:
-            logger.warning("engine %s is lost: %s", member.hello.identity, reason)
+            logger.warning("engine %s is lost: %s; %d requests go elsewhere", identity, verdict.reason, num_held)
             self.counters.num_lost += 1
-        self._calls.fail(EngineDeadError(f"engine {member.hello.identity} is lost: {reason}"), member)
-        if outputs is not None:
-            self.counters.num_requests_lost += len(outputs.outputs)
-            self.outputs_queue.put(outputs)
+        self._calls.fail(EngineDeadError(f"engine {identity} is lost: {verdict.reason}"), member)
+        self._dispatcher.on_lost(member, verdict)
 
-    def _choose(self, data_parallel_rank: int | None) -> Member:
-        self._turn += 1
-        loads = [_load_of(member) for member in self._engines.takers()]
-        session_id = choose(loads, data_parallel_rank=data_parallel_rank, turn=self._turn)
-        member = None if session_id is None else self._engines.get(session_id)
-        if member is None:
-            which = "no engine" if data_parallel_rank is None else f"no engine with index {data_parallel_rank}"
-            raise NoEngine(f"{which} takes requests now")
-        return member
+    def _on_given_up(self, outputs: list[EngineCoreOutput]) -> None:
+        self.counters.num_requests_lost += len(outputs)
+        self.outputs_queue.put(EngineCoreOutputs(outputs=outputs))
+
+    def _on_resumed(self, resumed: Resumed) -> None:
+        self.counters.num_resumes[resumed.cause] += 1
+        self.counters.num_replayed_tokens += resumed.num_replayed_tokens
+        for listener in self.resume_listeners:
+            listener(resumed)
 
     def _call(self, member: Member, method: str, args: tuple[Any, ...]) -> Answer:
         call_id, answer = self._calls.open(member)
@@ -325,50 +336,7 @@ class AsyncMPClient(EngineCoreClient):
             return False
         frames = self._encoder.encode(message, max_bytes=member.max_message_bytes)
         member.count_control_frame()
-        return self._judge_send(member, self.link.send(member.routing_id, frames))
-
-    def _ping(self, member: Member) -> None:
-        ping = member.next_ping(self.instance)
-        if ping is not None:
-            self._judge_send(member, self.link.send(member.routing_id, self._encoder.encode(ping)))
-
-    def _judge_send(self, member: Member, result: SendResult) -> bool:
-        if result is SendResult.SENT:
-            return True
-        if not member.is_unreachable:
-            member.is_unreachable = True
-            give_up_at = self._clock() + LAST_OUTPUTS_S
-            self._later(GONE_QUIET_S, partial(self._bury, member, result.value, member.output_number, give_up_at))
-        return False
-
-    def _bury(self, member: Member, reason: str, last_output_number: int, give_up_at: float) -> None:
-        self.link.drain()
-        if member.output_number != last_output_number and self._clock() < give_up_at:
-            self._later(GONE_QUIET_S, partial(self._bury, member, reason, member.output_number, give_up_at))
-        else:
-            self._obey(self._engines.lose(member, reason))
-
-    def _ping_all(self) -> None:
-        self.link.notice_departures()
-        for member in self._engines.members():
-            if not member.is_unreachable:
-                self._ping(member)
-
-    def _tick(self) -> None:
-        now = self._clock()
-        is_late = now - self._tick_due > LATE_S
-        is_drained = self.link.drain()
-        if is_late or not is_drained:
-            self._engines.restart_deadlines(now)
-        self._obey(self._engines.judge(now))
-        self._ticks += 1
-        if self._ticks % TICKS_A_PING == 0:
-            self._ping_all()
-        self._schedule_tick()
-
-    def _schedule_tick(self) -> None:
-        self._tick_due = self._clock() + TICK_S
-        self._later(TICK_S, self._tick)
+        return self._liveness.judge_send(member, self.link.send(member.routing_id, frames))
 
     def _later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
         def call() -> None:
@@ -418,17 +386,3 @@ def _load_in(message: EngineMessage) -> SchedulerStats | None:
             return message.load
         case _:
             return None
-
-
-def _load_of(member: Member) -> EngineLoad:
-    load = member.load
-    return EngineLoad(
-        session_id=member.session_id,
-        engine_index=member.engine_index,
-        num_reported=load.num_waiting_reqs + load.num_running_reqs,
-        num_waiting=load.num_waiting_reqs,
-        num_sent_since=member.num_sent_since_load,
-        num_inflight=member.num_inflight,
-        kv_cache_usage=load.kv_cache_usage,
-        max_num_seqs=member.hello.max_num_seqs,
-    )

@@ -156,7 +156,7 @@ class OutputProcessor:
         if output.prompt_logprobs is not None:
             first = parent.prompt_token_ids[0]
             parent.prompt_logprobs = self._prompt_logprobs.prompt_positions(output.prompt_logprobs, first)
-        if output.num_cached_tokens:
+        if output.num_cached_tokens and not state.token_ids:
             parent.num_cached_tokens = output.num_cached_tokens
         state.append(output)
         parent.emit(state, output)
@@ -195,9 +195,10 @@ class OutputProcessor:
 
 
 def _is_late(state: RequestState, output: EngineCoreOutput) -> bool:
-    """From an engine that no longer has the request, or sent twice."""
-    if output.attempt != state.attempt:
+    """From an engine that no longer has the request, or sent twice. A later attempt is that of the next engine."""
+    if output.attempt < state.attempt:
         return True
+    state.attempt = output.attempt
     return bool(output.new_token_ids) and output.first_token_index < len(state.token_ids)
 
 

@@ -10,6 +10,8 @@ from prometheus_client.metrics_core import Metric as MetricFamily
 from prometheus_client.registry import Collector
 
 from roundhouse.frontend.core_client import EngineCoreClient
+from roundhouse.frontend.live_request import Resumed
+from roundhouse.frontend.loss import LossCause
 from roundhouse.frontend.stats import EngineLife, EngineSample, FinishedRequest, IterationStats
 from roundhouse.protocol.messages import SchedulerStats
 from roundhouse.telemetry import metrics as m
@@ -23,12 +25,22 @@ class MeshCounters(Protocol):
     num_requests_lost: int
     num_malformed: int
     num_late_outputs: int
+    num_replayed_tokens: int
+    num_resumes: dict[LossCause, int]
 
 
 @runtime_checkable
 class CountsMesh(Protocol):
     @property
     def counters(self) -> MeshCounters: ...
+
+    @property
+    def num_waiting(self) -> int:
+        """Live requests that no engine has."""
+        ...
+
+    @property
+    def resume_listeners(self) -> list[Callable[[Resumed], None]]: ...
 
 
 class PrometheusStatLogger:
@@ -45,7 +57,10 @@ class PrometheusStatLogger:
         self._metrics = m.Metrics(self.registry, model_name)
         self._client = client
         self._totals: dict[EngineLife, SchedulerStats] = {}
-        self._counted: dict[m.Metric, int] = {}
+        self._counted: dict[tuple[m.Metric | str, ...], int] = {}
+        if isinstance(client, CountsMesh):
+            observe = self._metrics.histogram(m.MESH_RESUME_GAP).observe
+            client.resume_listeners.append(lambda resumed: observe(resumed.gap_s))
 
     def record(self, iteration: IterationStats, engine: EngineSample | None) -> None:
         metrics = self._metrics
@@ -110,10 +125,15 @@ class PrometheusStatLogger:
             self._advance(m.MESH_REFUSED_SESSIONS, counters.num_refused)
             self._advance(m.MESH_LOST_ENGINES, counters.num_lost)
             self._advance(m.MESH_LOST_REQUESTS, counters.num_requests_lost)
+            self._advance(m.MESH_REPLAYED_TOKENS, counters.num_replayed_tokens)
+            for cause, total in counters.num_resumes.items():
+                self._advance(m.MESH_RESUMES, total, cause)
+            gauge(m.MESH_WAITING_REQUESTS).set(self._client.num_waiting)
 
-    def _advance(self, metric: m.Metric, total: int) -> None:
-        self._metrics.counter(metric).inc(total - self._counted.get(metric, 0))
-        self._counted[metric] = total
+    def _advance(self, metric: m.Metric, total: int, *labels: str) -> None:
+        key = (metric, *labels)
+        self._metrics.counter(metric, *labels).inc(total - self._counted.get(key, 0))
+        self._counted[key] = total
 
 
 class _BeforeReading(Collector):

@@ -13,7 +13,8 @@
     │   └── ShuttingDown
     ├── EngineError
     │   ├── EngineDeadError          the engine that held the request is gone
-    │   └── EngineGenerateError      the engine lives, this one request failed in it
+    │   ├── EngineGenerateError      the engine lives, this one request failed in it
+    │   └── RequestPoisoned          engine after engine was lost with this request and gave no token
     ├── WireError
     │   ├── MalformedFrame           bytes that no peer of ours would send
     │   └── MessageTooLarge
@@ -99,6 +100,10 @@ class EngineDeadError(EngineError):
 
 class EngineGenerateError(EngineError):
     code = "engine_generate_error"
+
+
+class RequestPoisoned(EngineError):
+    code = "request_poisoned"
 
 
 class WireError(RoundhouseError):

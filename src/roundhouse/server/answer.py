@@ -23,6 +23,7 @@ from roundhouse.server.chunk import DONE, ChunkTemplate
 from roundhouse.server.disconnect import until_disconnect
 from roundhouse.server.errors import error_json_of
 from roundhouse.server.generation import Generation
+from roundhouse.server.keep_alive import Write, kept_alive
 from roundhouse.server.merge import Batch, merge
 from roundhouse.server.state import ServerState
 from roundhouse.server.usage import Usage
@@ -104,16 +105,17 @@ class StreamAnswer(Answer):
                     ],
                 }
             )
-            await send({"type": "http.response.body", "body": body, "more_body": True})
-            last_words = await self._rest(batches, send)
+            async with kept_alive(send) as write:
+                await write(body)
+                last_words = await self._rest(batches, write)
         await send({"type": "http.response.body", "body": last_words, "more_body": False})
 
-    async def _rest(self, batches: AsyncGenerator[Batch, None], send: Send) -> bytes:
-        """Sends what follows the first batch and returns the stream's last events."""
+    async def _rest(self, batches: AsyncGenerator[Batch, None], write: Write) -> bytes:
+        """Writes what follows the first batch and returns the stream's last events."""
         try:
             async for batch in batches:
                 if body := self._events(batch):
-                    await send({"type": "http.response.body", "body": body, "more_body": True})
+                    await write(body)
         except RoundhouseError as error:
             log.warning("%s: stream ended by %s: %s", self._generation.response_id, error.code, error.message)
             return b"data: " + error_json_of(error) + b"\n\n" + DONE

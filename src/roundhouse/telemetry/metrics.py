@@ -22,6 +22,9 @@ REQUEST_BUCKETS = (0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 
 
 FIRST_TOKEN_BUCKETS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640)
 
+RESUME_BUCKETS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 40, 80, 160)
+"""Seconds: from a drain that nobody sees to the wait for a replacement."""
+
 
 class Kind(Enum):
     COUNTER = "counter"
@@ -136,7 +139,29 @@ MESH_REFUSED_SESSIONS = Metric(
 )
 MESH_LOST_ENGINES = Metric("roundhouse_mesh_lost_engines_total", Kind.COUNTER, "Sessions with engines that ended.")
 MESH_LOST_REQUESTS = Metric(
-    "roundhouse_mesh_lost_requests_total", Kind.COUNTER, "Requests that their engine took with it."
+    "roundhouse_mesh_lost_requests_total",
+    Kind.COUNTER,
+    "Requests that were accepted and then given up, since no engine could go on with them.",
+)
+MESH_WAITING_REQUESTS = Metric(
+    "roundhouse_mesh_waiting_requests", Kind.GAUGE, "Requests of this frontend that no engine has at this moment."
+)
+MESH_RESUMES = Metric(
+    "roundhouse_mesh_resumes_total",
+    Kind.COUNTER,
+    "Requests that another engine went on with, by what became of the one before.",
+    _labels(cause=("died", "unreachable", "gap", "replaced", "stalled", "overrun", "drained")),
+)
+MESH_RESUME_GAP = Metric(
+    "roundhouse_mesh_resume_gap_seconds",
+    Kind.HISTOGRAM,
+    "From the last token before a loss to the next one from another engine.",
+    buckets=RESUME_BUCKETS,
+)
+MESH_REPLAYED_TOKENS = Metric(
+    "roundhouse_mesh_replayed_tokens_total",
+    Kind.COUNTER,
+    "Tokens, prompt and outputs, that an engine was given again to go on behind them.",
 )
 
 METRICS: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))

@@ -1,0 +1,177 @@
+"""`Dispatcher`: puts requests on engines, and on other engines when those are lost or leave.
+
+The order of things decides what a client may see. A request is live before it is sent, so no output comes too early. It
+is taken back before it is sent elsewhere, so that nothing of the old attempt counts any more. Nothing here waits: what
+cannot be placed now is placed when an engine comes, or is given up in time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from roundhouse.clock import Clock
+from roundhouse.frontend.balancer import EngineLoad, choose
+from roundhouse.frontend.engine_set import EngineSet
+from roundhouse.frontend.live_request import LiveRequest, Resumed
+from roundhouse.frontend.live_requests import Accepted, LiveRequests, choices_for
+from roundhouse.frontend.loss import LossCause, Verdict
+from roundhouse.frontend.membership import Member, MembershipState
+from roundhouse.protocol.errors import DuplicateRequestId, MessageTooLarge, NoEngine
+from roundhouse.protocol.frames import FrontendMessage
+from roundhouse.protocol.messages import AbortRequests, EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
+
+logger = logging.getLogger(__name__)
+
+
+class Dispatcher:
+    """send: False when nothing can be sent to that member any more, which is then no taker; raises `MessageTooLarge`,
+    and nothing was sent. It may not call back.
+
+    give_up: takes the ends of requests that nobody will serve. on_resumed: what each resumption cost.
+    """
+
+    def __init__(
+        self,
+        engines: EngineSet,
+        live: LiveRequests,
+        clock: Clock,
+        *,
+        send: Callable[[Member, FrontendMessage], bool],
+        give_up: Callable[[list[EngineCoreOutput]], None],
+        on_resumed: Callable[[Resumed], None],
+    ) -> None:
+        self._engines = engines
+        self._live = live
+        self._clock = clock
+        self._send = send
+        self._give_up = give_up
+        self._on_resumed = on_resumed
+        self._turn = 0
+
+    def add(self, request: EngineCoreRequest) -> None:
+        """Raises `DuplicateRequestId`, `NoEngine` when none takes it and it may not wait, or `MessageTooLarge`; then
+        nothing is left of it.
+        """
+        if request.request_id in self._live:
+            raise DuplicateRequestId(f"request {request.request_id} is live")
+        live = self._live.add(request, self._clock())
+        try:
+            if self._place(live):
+                return
+            if request.data_parallel_rank is not None:
+                raise NoEngine(f"no engine with index {request.data_parallel_rank} takes requests now")
+            if not self._live.may_wait(live):
+                raise NoEngine("no engine takes requests now")
+        except BaseException:
+            self._live.remove([request.request_id])
+            raise
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        for member, held in self._live.remove(request_ids):
+            self._send_abort(member, held)
+
+    def on_outputs(self, member: Member, outputs: EngineCoreOutputs) -> Accepted:
+        """The caller passes the outputs on and then calls `place_waiting` if requests were returned: one that ends there
+        ends after its last tokens.
+        """
+        accepted = self._live.accept(member, outputs, self._clock())
+        for resumed in accepted.resumed:
+            self._on_resumed(resumed)
+        return accepted
+
+    def on_lost(self, member: Member, verdict: Verdict) -> None:
+        self._finish(self._live.lose(member, verdict, self._clock()))
+        self.place_waiting()
+
+    def on_draining(self, member: Member) -> None:
+        """Moves what others can go on with. What is nearly done, or fits nowhere else, ends where it is."""
+        takers = self._engines.takers()
+        moving = [
+            live
+            for live in self._live.placed_with(member)
+            if not live.is_nearly_done and choices_for(live, takers, but=member)
+        ]
+        if not moving:
+            return
+        now = self._clock()
+        self._send_abort(member, [live.request_id for live in moving])
+        for live in moving:
+            self._live.take_back(live, LossCause.DRAINED, now)
+        self._place_all(moving)
+
+    def on_taker(self) -> None:
+        """An engine takes requests that did not before."""
+        self.place_waiting()
+        for member in self._engines.members():
+            if member.state is MembershipState.DRAINING:
+                self.on_draining(member)
+
+    def on_tick(self) -> None:
+        """To be called now and then: what waited too long is given up."""
+        self._finish(self._live.expire(self._clock()))
+
+    def place_waiting(self) -> None:
+        self._place_all(self._live.waiting())
+
+    def _place_all(self, waiting: Sequence[LiveRequest]) -> None:
+        given_up: list[EngineCoreOutput] = []
+        for live in waiting:
+            if not live.is_waiting:
+                continue
+            try:
+                self._place(live)
+            except MessageTooLarge as error:
+                given_up.append(self._live.give_up(live, error))
+        self._finish(given_up)
+
+    def _place(self, live: LiveRequest) -> bool:
+        """False when no engine can get it now; it waits. Raises `MessageTooLarge`; it waits then too."""
+        while (member := self._choose(live)) is not None:
+            request = self._live.place(live, member)
+            try:
+                is_sent = self._send(member, request)
+            except MessageTooLarge:
+                self._live.take_back(live, None, self._clock())
+                raise
+            if is_sent:
+                return True
+            self._live.take_back(live, None, self._clock())
+        return False
+
+    def _send_abort(self, member: Member, request_ids: list[str]) -> None:
+        """In as many messages as it takes; each id alone is shorter than the request that it stood in."""
+        try:
+            self._send(member, AbortRequests(request_ids))
+        except MessageTooLarge:
+            half = len(request_ids) // 2
+            if not half:
+                raise
+            self._send_abort(member, request_ids[:half])
+            self._send_abort(member, request_ids[half:])
+
+    def _choose(self, live: LiveRequest) -> Member | None:
+        """A rank that was asked for holds until the request was lost once: to go on elsewhere is better than to end."""
+        choices = choices_for(live, self._engines.takers())
+        rank = None if live.attempt >= live.request.attempt else live.request.data_parallel_rank
+        self._turn += 1
+        session_id = choose([_load_of(member) for member in choices], data_parallel_rank=rank, turn=self._turn)
+        return None if session_id is None else self._engines.get(session_id)
+
+    def _finish(self, given_up: list[EngineCoreOutput]) -> None:
+        if given_up:
+            self._give_up(given_up)
+
+
+def _load_of(member: Member) -> EngineLoad:
+    load = member.load
+    return EngineLoad(
+        session_id=member.session_id,
+        engine_index=member.engine_index,
+        num_reported=load.num_waiting_reqs + load.num_running_reqs,
+        num_waiting=load.num_waiting_reqs,
+        num_sent_since=member.num_sent_since_load,
+        num_inflight=member.num_inflight,
+        kv_cache_usage=load.kv_cache_usage,
+        max_num_seqs=member.hello.max_num_seqs,
+    )
