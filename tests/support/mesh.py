@@ -30,8 +30,9 @@ def request(
 
 
 def admit(engines: EngineSet, greeting: Hello, now: float = 0.0) -> Member:
-    """Both halves of `greeting`; the member that they make."""
+    """Both halves of `greeting`; the member that they make, which was sent its ADMITTED."""
     engines.on_router_hello(routing_id_of(greeting), greeting, now)
     welcome = engines.on_pull_hello(greeting, now)[-1]
     assert isinstance(welcome, Welcome)
+    welcome.member.count_control_frame()
     return welcome.member

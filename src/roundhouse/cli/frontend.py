@@ -5,6 +5,7 @@ there (in `serve`: when the first engine is admitted), and an orderly way out.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import signal
 import threading
@@ -16,11 +17,13 @@ import uvloop
 
 from roundhouse.cli.frontend_app import frontend_app
 from roundhouse.cli.http_server import HttpServer, bind, url_host
-from roundhouse.cli.options import FrontendSettings, HttpSettings, WaitSettings
+from roundhouse.cli.options import AdminSettings, FrontendSettings, HttpSettings, WaitSettings
 from roundhouse.frontend.live_requests import WaitLimits
 from roundhouse.frontend.mp_client import AsyncMPClient
 from roundhouse.model_store import ModelFolder, resolve_model
-from roundhouse.server.door import Door
+from roundhouse.protocol.errors import ConfigError
+from roundhouse.server.admin import Admin
+from roundhouse.server.door import Door, DoorState
 from roundhouse.telemetry.logs import configure_logs
 
 logger = logging.getLogger(__name__)
@@ -29,13 +32,14 @@ logger = logging.getLogger(__name__)
 class HttpFrontend:
     """The HTTP side of a process that serves clients. Belongs to one event loop."""
 
-    def __init__(self, settings: HttpSettings) -> None:
+    def __init__(self, settings: HttpSettings, admin: AdminSettings | None = None) -> None:
         self.door = Door()
         self.leaving = asyncio.Event()
         self._settings = settings
         self._listener = bind(settings.host, settings.port)
-        self._server = HttpServer(self.door)
+        self._servers = [(HttpServer(self.door), self._listener)]
         self._hurry = asyncio.Event()
+        self.admin = None if admin is None else self._listen_for_admin(admin)
 
     @property
     def url(self) -> str:
@@ -47,13 +51,17 @@ class HttpFrontend:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
-        task = asyncio.create_task(self._server.serve(sockets=[self._listener]), name="http")
+        tasks = [
+            asyncio.create_task(server.serve(sockets=[listener]), name="http") for server, listener in self._servers
+        ]
         try:
             yield
         finally:
-            self._server.stop()
-            await task
-            self._listener.close()
+            for server, _ in self._servers:
+                server.stop()
+            await asyncio.gather(*tasks)
+            for _, listener in self._servers:
+                listener.close()
 
     async def leave(self) -> None:
         """Takes nothing new; returns when no request is left, the grace is over, or a second signal came."""
@@ -62,6 +70,21 @@ class HttpFrontend:
         await asyncio.wait(waits, timeout=self._settings.grace_s, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
+
+    def _listen_for_admin(self, settings: AdminSettings) -> Admin:
+        token = None if settings.token_file is None else settings.token_file.read_text().strip()
+        if token == "":
+            raise ConfigError(f"--admin-token-file {settings.token_file} is empty")
+        listener = bind(settings.host, settings.port)
+        host = listener.getsockname()[0]
+        admin = Admin(
+            is_ready=lambda: self.door.state is DoorState.OPEN,
+            token=token,
+            is_loopback=ipaddress.ip_address(host).is_loopback,
+        )
+        self._servers.append((HttpServer(admin.app), listener))
+        logger.info("the admin port is at http://%s:%d", url_host(host), listener.getsockname()[1])
+        return admin
 
     def _on_signal(self, number: signal.Signals) -> None:
         if self.leaving.is_set():
@@ -119,7 +142,7 @@ def run_frontend(settings: FrontendSettings) -> None:
 
 
 async def _run(settings: FrontendSettings) -> None:
-    http = HttpFrontend(settings.http)
+    http = HttpFrontend(settings.http, settings.admin)
     async with http.serving():
         folder = await resolved(settings.model, http.leaving, weights=False)
         if folder is None:
@@ -130,7 +153,8 @@ async def _run(settings: FrontendSettings) -> None:
             wait_limits=wait_limits(settings.waits),
             insecure_mesh=settings.insecure_mesh,
         )
-        async with frontend_app(folder, client, settings.http.served_names, engines_can_come=True) as app:
+        names = settings.http.served_names
+        async with frontend_app(folder, client, names, engines_can_come=True, admin=http.admin) as app:
             http.door.open(app)
             logger.info("serving %s at %s/v1; engines connect to %s", folder.name, http.url, settings.mesh_bind)
             await http.leaving.wait()

@@ -13,17 +13,24 @@ from roundhouse.frontend.membership import MembershipState
 from roundhouse.frontend.mp_client import AsyncMPClient
 from roundhouse.frontend.prometheus import PrometheusStatLogger
 from roundhouse.model_store import ModelFolder, load_chat_template, load_tokenizer
+from roundhouse.server.admin import Admin, AdminView
 from roundhouse.server.app import build_app
 from roundhouse.server.state import Health, ServerSettings, ServerState, health_of
 
 
 @asynccontextmanager
 async def frontend_app(
-    folder: ModelFolder, client: AsyncMPClient, served_names: Sequence[str], *, engines_can_come: bool
+    folder: ModelFolder,
+    client: AsyncMPClient,
+    served_names: Sequence[str],
+    *,
+    engines_can_come: bool,
+    admin: Admin | None = None,
 ) -> AsyncIterator[ASGIApp]:
     """The app for one model; after the block its requests have ended and `client` is closed.
 
     engines_can_come: somebody starts engines when there are none, so that a frontend without one is asleep, not down.
+    admin: is opened.
     """
     tokenizer = load_tokenizer(folder.path)
     metrics = PrometheusStatLogger(client, model_name=served_names[0])
@@ -41,6 +48,8 @@ async def frontend_app(
         health=health,
         registry=metrics.registry,
     )
+    if admin is not None:
+        admin.open(AdminView(llm.engines, lambda: client.num_waiting, client.drain_engine, metrics.registry))
     try:
         yield build_app(state, ServerSettings(tuple(served_names)))
     finally:

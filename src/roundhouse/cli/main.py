@@ -35,6 +35,7 @@ def cli() -> None:
 @options.model
 @options.http
 @options.waits
+@options.admin
 @options.engines
 @options.engine_tuning
 @options.log_level
@@ -52,6 +53,7 @@ def serve(**flags: Any) -> None:
 @options.model
 @options.http
 @options.waits
+@options.admin
 @options.mesh_bind
 @options.log_level
 def frontend(**flags: Any) -> None:

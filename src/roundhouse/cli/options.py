@@ -44,6 +44,15 @@ class WaitSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class AdminSettings:
+    """token_file: holds the bearer token of what changes something."""
+
+    host: str
+    port: int
+    token_file: Path | None
+
+
+@dataclass(frozen=True, slots=True)
 class EngineTuning:
     """None: the engine decides by the model and the machine."""
 
@@ -65,6 +74,7 @@ class ServeSettings:
     model: str
     http: HttpSettings
     waits: WaitSettings
+    admin: AdminSettings | None
     engines: int
     tuning: EngineTuning
     log_level: str
@@ -75,6 +85,7 @@ class FrontendSettings:
     model: str
     http: HttpSettings
     waits: WaitSettings
+    admin: AdminSettings | None
     mesh_bind: str
     insecure_mesh: bool
     log_level: str
@@ -156,6 +167,22 @@ waits = _stack(
         default=120.0,
         show_default=True,
         help="Seconds that a request whose engine is lost waits for another one.",
+    ),
+)
+
+admin = _stack(
+    _option(
+        "--admin-port",
+        type=click.IntRange(0, 65535),
+        default=None,
+        help="Port for probes, metrics, load and drain, apart from the API's; 8001 is usual.  [default: none]",
+    ),
+    _option("--admin-host", default="127.0.0.1", show_default=True, help="Address of the admin port."),
+    _option(
+        "--admin-token-file",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        default=None,
+        help="File with the bearer token that the admin port's /drain asks for.",
     ),
 )
 
@@ -279,15 +306,27 @@ def _waits(flags: dict[str, Any]) -> WaitSettings:
     return WaitSettings(flags["wait_timeout"], flags["resume_timeout"])
 
 
+def _admin(flags: dict[str, Any]) -> AdminSettings | None:
+    if flags["admin_port"] is None:
+        return None
+    return AdminSettings(flags["admin_host"].strip("[]"), flags["admin_port"], flags["admin_token_file"])
+
+
 def serve_settings(flags: dict[str, Any]) -> ServeSettings:
     return ServeSettings(
-        flags["model"], _http(flags), _waits(flags), flags["engines"], _tuning(flags), flags["log_level"]
+        flags["model"], _http(flags), _waits(flags), _admin(flags), flags["engines"], _tuning(flags), flags["log_level"]
     )
 
 
 def frontend_settings(flags: dict[str, Any]) -> FrontendSettings:
     return FrontendSettings(
-        flags["model"], _http(flags), _waits(flags), flags["mesh_bind"], flags["insecure_mesh"], flags["log_level"]
+        flags["model"],
+        _http(flags),
+        _waits(flags),
+        _admin(flags),
+        flags["mesh_bind"],
+        flags["insecure_mesh"],
+        flags["log_level"],
     )
 
 

@@ -36,7 +36,7 @@ def run_serve(settings: ServeSettings) -> None:
 
 
 async def _run(settings: ServeSettings, started: float) -> None:
-    http = HttpFrontend(settings.http)
+    http = HttpFrontend(settings.http, settings.admin)
     async with http.serving():
         folder = await resolved(settings.model, http.leaving, weights=True)
         if folder is None:
@@ -55,7 +55,8 @@ async def _serve(settings: ServeSettings, http: HttpFrontend, folder: ModelFolde
         *("--grace", "0", "--engines-on-machine", str(settings.engines)),
         *tuning_flags(settings.tuning),
     ]
-    async with frontend_app(folder, client, settings.http.served_names, engines_can_come=False) as app:
+    names = settings.http.served_names
+    async with frontend_app(folder, client, names, engines_can_come=False, admin=http.admin) as app:
         ready = asyncio.create_task(client.wait_for_engine(), name="first engine")
         try:
             async with _running(EngineProcesses(arguments, settings.engines, is_serving=ready.done)):

@@ -27,8 +27,8 @@ class EngineCoreClient(ABC):
 
     @abstractmethod
     async def add_request_async(self, request: EngineCoreRequest) -> None:
-        """Gives `request` to an engine. Raises `DuplicateRequestId`, `NoEngine`, `MessageTooLarge`, `ShuttingDown` or
-        `EngineDeadError`; then none has it.
+        """Gives `request` to an engine, now or when one comes. Raises `DuplicateRequestId`, `NoEngine`,
+        `MessageTooLarge`, `ShuttingDown` or `EngineDeadError`; then none has it.
         """
 
     @abstractmethod
@@ -37,7 +37,8 @@ class EngineCoreClient(ABC):
 
     @abstractmethod
     async def get_output_async(self) -> EngineCoreOutputs:
-        """The next message. Requests of a lost engine come back as outputs that end in ERROR with code `engine_dead`.
+        """The next message. Requests of a lost engine go on with another one; those that cannot come back as outputs
+        that end in ERROR, with code `engine_dead`, `no_engine` or `request_poisoned`.
 
         Raises what ended the client's own reader: then nothing more will come.
         """
@@ -49,6 +50,18 @@ class EngineCoreClient(ABC):
     @abstractmethod
     def engines(self) -> list[EngineView]:
         """The engines known now, in the order of their indexes."""
+
+    @property
+    @abstractmethod
+    def num_waiting(self) -> int:
+        """Live requests that no engine has."""
+
+    @abstractmethod
+    def drain_engine(self, identity: str) -> bool:
+        """Gives that engine nothing new and moves what it has to others; what fits nowhere else ends where it is.
+
+        False, and nothing is done, when it is not here. It is used again when it comes back with a new session.
+        """
 
     @abstractmethod
     async def wait_for_engine(self) -> Hello:

@@ -23,7 +23,6 @@ from roundhouse.protocol.messages import (
     PROTOCOL_VERSIONS,
     Admitted,
     Died,
-    Draining,
     EngineCoreOutputs,
     Hello,
     Pong,
@@ -112,7 +111,8 @@ class EngineSet:
     def on_pong(self, member: Member, pong: Pong, now: float) -> list[Effect]:
         return self._act(member, member.on_pong(pong, now))
 
-    def on_draining(self, member: Member, _draining: Draining) -> None:
+    def drain(self, member: Member) -> None:
+        """It gets nothing new: it said that it leaves, or somebody else did."""
         member.on_draining()
 
     def on_died(self, member: Member, died: Died) -> list[Effect]:

@@ -211,6 +211,15 @@ class AsyncMPClient(EngineCoreClient):
             for member in self._engines.members()
         ]
 
+    def drain_engine(self, identity: str) -> bool:
+        member = next((m for m in self._engines.members() if m.hello.identity == identity), None)
+        if member is None:
+            return False
+        logger.info("engine %s is to be drained", identity)
+        self._engines.drain(member)
+        self._dispatcher.on_draining(member)
+        return True
+
     async def wait_for_engine(self) -> Hello:
         self.start()
         while not (takers := self._engines.takers()):
@@ -256,7 +265,7 @@ class AsyncMPClient(EngineCoreClient):
                     self._dispatcher.on_taker()
             case Draining():
                 logger.info("engine %s drains: %s", member.hello.identity, message.reason)
-                self._engines.on_draining(member, message)
+                self._engines.drain(member)
                 self._dispatcher.on_draining(member)
 
     def _process_input_socket(self, frames: Frames) -> None:
@@ -284,6 +293,8 @@ class AsyncMPClient(EngineCoreClient):
         accepted = self._dispatcher.on_outputs(member, outputs)
         self.counters.num_late_outputs += accepted.num_late
         waiting = self.outputs_queue.put(accepted.outputs, member.session_id, nbytes)
+        if accepted.returned:
+            self._dispatcher.place_waiting()
         if waiting > MAX_BYTES_WAITING_PER_PEER:
             reason = f"{waiting} bytes of it wait for the output handler"
             self._obey(self._engines.lose(member, Verdict(LossCause.OVERRUN, reason)))

@@ -7,6 +7,7 @@
     │   ├── PromptNeverFits          the prompt does not fit the engine's KV cache, however empty
     │   ├── RequestTooLarge          the body is over a limit of `protocol.limits`
     │   ├── ModelNotFound
+    │   ├── Forbidden                the caller may not do this
     │   └── DuplicateRequestId       that id is live
     ├── CapacityError                nothing is wrong with the request; later it may work
     │   ├── NoEngine                 no engine is admitted
@@ -67,6 +68,11 @@ class RequestTooLarge(RequestError):
 class ModelNotFound(RequestError):
     code = "model_not_found"
     http_status = 404
+
+
+class Forbidden(RequestError):
+    code = "forbidden"
+    http_status = 403
 
 
 class DuplicateRequestId(RequestError):

@@ -26,7 +26,15 @@ def parsed(*stack: Any, args: list[str], env: dict[str, str] | None = None) -> d
 
 
 ENGINE = (options.model, options.mesh_connect, options.engine_tuning, options.log_level)
-SERVE = (options.model, options.http, options.engines, options.engine_tuning, options.log_level)
+SERVE = (
+    options.model,
+    options.http,
+    options.waits,
+    options.admin,
+    options.engines,
+    options.engine_tuning,
+    options.log_level,
+)
 
 
 def test_serve_defaults() -> None:
@@ -34,6 +42,8 @@ def test_serve_defaults() -> None:
     assert settings == options.ServeSettings(
         model="smollm2",
         http=options.HttpSettings("127.0.0.1", 8000, ("smollm2",), 30.0),
+        waits=options.WaitSettings(30.0, 120.0),
+        admin=None,
         engines=1,
         tuning=options.EngineTuning(
             dtype="auto",
@@ -59,6 +69,14 @@ def test_an_ipv6_host_loses_its_brackets() -> None:
 def test_a_flag_can_come_from_the_environment() -> None:
     settings = options.serve_settings(parsed(*SERVE, args=[], env={"ROUNDHOUSE_PORT": "81", "ROUNDHOUSE_MODEL": "m"}))
     assert (settings.http.port, settings.model, settings.http.served_names) == (81, "m", ("m",))
+
+
+def test_the_admin_port_has_its_own_address_and_token(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret")
+    args = ["--admin-port", "8001", "--admin-host", "[::1]", "--admin-token-file", str(token)]
+    settings = options.serve_settings(parsed(*SERVE, args=args))
+    assert settings.admin == options.AdminSettings("::1", 8001, token)
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roundhouse.frontend.engine_set import EngineSet, Lost, Refuse, Welcome
-from roundhouse.frontend.membership import STALLED_S, MembershipState
-from roundhouse.protocol.messages import Admitted, Died, Draining, EngineCoreOutputs, Pong, Refused, SchedulerStats
+from roundhouse.frontend.loss import LossCause, Verdict
+from roundhouse.frontend.membership import LOST_S, STALLED_S, MembershipState
+from roundhouse.protocol.messages import Admitted, Died, EngineCoreOutputs, Pong, Refused, SchedulerStats
 from tests.support.mesh import admit, hello, routing_id_of
 
 
 def new_set(**options: object) -> EngineSet:
     return EngineSet("frontend-1", count(1), **options)  # type: ignore[arg-type]
+
+
+GONE = Verdict(LossCause.UNREACHABLE, "gone")
 
 
 def refusal(engines: EngineSet, **changes: object) -> str:
@@ -31,6 +35,8 @@ def test_an_engine_is_admitted_when_both_halves_came() -> None:
     (effect,) = engines.on_pull_hello(greeting, 0.0)
     assert isinstance(effect, Welcome)
     assert effect.admitted == Admitted("frontend-1", 1, 0, 1, 2**20, ["tcp://10.0.0.1:5570"])
+    assert engines.takers() == []
+    effect.member.count_control_frame()
     assert engines.takers() == [effect.member]
     assert engines.get(1) is effect.member
 
@@ -83,13 +89,13 @@ def test_a_higher_epoch_fences_the_lower_one_while_it_lives() -> None:
     greeting = hello(nonce=2, epoch=(2, 0))
     engines.on_router_hello(routing_id_of(greeting), greeting, 0.0)
     lost, told, welcome = engines.on_pull_hello(greeting, 0.0)
-    assert lost == Lost(old, "fenced by a higher epoch")
+    assert lost == Lost(old, Verdict(LossCause.REPLACED, "fenced by a higher epoch"))
     assert told == Refuse(old.routing_id, Refused("session_over", "fenced by a higher epoch"))
     assert isinstance(welcome, Welcome)
     assert (welcome.member.session_id, welcome.member.engine_index) == (2, 0)
     assert engines.members() == [welcome.member]
     assert refusal(engines, epoch=(1, 5)) == "fenced"
-    engines.lose(welcome.member, "killed")
+    engines.lose(welcome.member, GONE)
     assert admit(engines, hello(nonce=3, epoch=(1, 5))).hello.epoch == (1, 5)
 
 
@@ -105,8 +111,8 @@ def test_indexes_are_dense_and_come_back_to_their_engine() -> None:
     engines = new_set()
     a, b, c = (admit(engines, hello(name)) for name in "abc")
     assert [member.engine_index for member in (a, b, c)] == [0, 1, 2]
-    engines.lose(a, "gone")
-    engines.lose(b, "gone")
+    engines.lose(a, GONE)
+    engines.lose(b, GONE)
     assert admit(engines, hello("b", nonce=1)).engine_index == 1
     assert admit(engines, hello("d")).engine_index == 0
     assert admit(engines, hello("a", nonce=1)).engine_index == 3
@@ -115,9 +121,9 @@ def test_indexes_are_dense_and_come_back_to_their_engine() -> None:
 def test_only_admitted_ones_take_requests() -> None:
     engines = new_set()
     a, b, c, d = (admit(engines, hello(name)) for name in "abcd")
-    engines.on_draining(b, Draining(b.session_id, "shutdown", 5.0))
+    engines.drain(b)
     c.is_unreachable = True
-    engines.lose(d, "gone")
+    engines.lose(d, GONE)
     assert (engines.takers(), engines.members()) == ([a], [a, b, c])
     engines.judge(STALLED_S)
     assert engines.takers() == []
@@ -133,7 +139,7 @@ def test_a_gap_ends_the_session_and_the_engine_is_told() -> None:
     outputs = EngineCoreOutputs(1, 0, (1, 1), sequence_number=2)
     reason = "output 2 came where 1 was due"
     assert engines.on_outputs(member, outputs) == [
-        Lost(member, reason),
+        Lost(member, Verdict(LossCause.GAP, reason)),
         Refuse(member.routing_id, Refused("session_over", reason)),
     ]
     assert engines.members() == []
@@ -144,13 +150,36 @@ def test_an_output_of_another_epoch_or_index_ends_the_session() -> None:
         engines = new_set()
         effects = engines.on_outputs(admit(engines, hello()), wrong)
         assert isinstance(effects[0], Lost)
+        assert effects[0].verdict == Verdict(LossCause.GAP, "an output with another engine's index or epoch")
 
 
 def test_last_words_are_the_reason() -> None:
     engines = new_set()
     member = admit(engines, hello())
-    assert engines.on_died(member, Died(1, "out of memory")) == [Lost(member, "the engine died: out of memory")]
-    assert engines.lose(member, "again") == []
+    verdict = Verdict(LossCause.DIED, "the engine died: out of memory")
+    assert engines.on_died(member, Died(1, "out of memory")) == [Lost(member, verdict)]
+    assert engines.lose(member, GONE) == []
+
+
+@pytest.mark.parametrize("cause", LossCause)
+def test_whoever_said_that_it_leaves_has_left_however_it_ends(cause: LossCause) -> None:
+    engines = new_set()
+    member = admit(engines, hello())
+    engines.drain(member)
+    effects = engines.lose(member, Verdict(cause, "over"))
+    assert effects == [
+        Lost(member, Verdict(LossCause.DRAINED, "over")),
+        Refuse(member.routing_id, Refused("session_over", "over")),
+    ]
+    assert (member.state, engines.members()) == (MembershipState.LEFT, [])
+
+
+def test_silence_loses_all_at_once_and_names_the_cause() -> None:
+    engines = new_set()
+    members = [admit(engines, hello(name)) for name in "ab"]
+    verdict = Verdict(LossCause.STALLED, "silent for 60 s")
+    lost = [effect for effect in engines.judge(LOST_S) if isinstance(effect, Lost)]
+    assert (lost, engines.members()) == ([Lost(member, verdict) for member in members], [])
 
 
 def test_a_late_timer_restarts_all_deadlines() -> None:
@@ -171,7 +200,7 @@ def test_one_live_session_per_identity_and_never_a_lower_epoch_over_a_higher(
     for number, (name, granted, loses) in enumerate(steps):
         held = {member.hello.identity: member for member in engines.members()}
         if loses and name in held:
-            engines.lose(held[name], "gone")
+            engines.lose(held[name], GONE)
             continue
         greeting = hello(name, nonce=number, epoch=(granted, 0))
         engines.on_router_hello(routing_id_of(greeting), greeting, 0.0)

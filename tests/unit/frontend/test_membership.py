@@ -3,6 +3,7 @@ import math
 import msgspec
 import pytest
 
+from roundhouse.frontend.loss import LossCause, Verdict
 from roundhouse.frontend.membership import (
     LOST_S,
     MAX_PINGS_OUT,
@@ -35,6 +36,10 @@ def new_member() -> Member:
 def pong(member: Member, ping: Ping, **changes: int) -> Pong:
     numbers = {"last_control_number": ping.last_control_number, "last_output_number": member.output_number} | changes
     return Pong(5, ping.ping_number, load=LOAD, **numbers)
+
+
+def gap(reason: str) -> Verdict:
+    return Verdict(LossCause.GAP, reason)
 
 
 def next_ping(member: Member) -> Ping:
@@ -86,7 +91,7 @@ def test_silence_stalls_then_loses_and_a_pong_in_between_brings_it_back() -> Non
     assert member.state is MembershipState.ADMITTED
     assert member.judge(110.0 + LOST_S - 0.01) is None
     assert member.state is MembershipState.STALLED
-    assert member.judge(110.0 + LOST_S) == "silent for 60 s"
+    assert member.judge(110.0 + LOST_S) == Verdict(LossCause.STALLED, "silent for 60 s")
 
 
 def test_outputs_do_not_hide_a_silent_input_thread() -> None:
@@ -101,20 +106,21 @@ def test_a_draining_member_does_not_stall_but_can_be_lost() -> None:
     member.on_draining()
     assert member.judge(100.0 + STALLED_S) is None
     assert member.state is MembershipState.DRAINING
-    assert member.judge(100.0 + LOST_S) == "silent for 60 s"
+    assert member.judge(100.0 + LOST_S) == Verdict(LossCause.STALLED, "silent for 60 s")
 
 
 @pytest.mark.parametrize("number", [0, 2, 3])
 def test_an_output_out_of_order_is_a_gap(number: int) -> None:
     verdict = new_member().on_outputs(EngineCoreOutputs(sequence_number=number))
-    assert verdict == f"output {number} came where 1 was due"
+    assert verdict == gap(f"output {number} came where 1 was due")
 
 
 def test_a_pong_that_counts_other_outputs_is_a_gap() -> None:
     member = new_member()
     member.on_outputs(EngineCoreOutputs(sequence_number=1))
     ping = next_ping(member)
-    assert member.on_pong(pong(member, ping, last_output_number=2), 101.0) == "2 outputs were sent and 1 came"
+    verdict = member.on_pong(pong(member, ping, last_output_number=2), 101.0)
+    assert verdict == gap("2 outputs were sent and 1 came")
 
 
 def test_control_frames_that_are_not_acknowledged_for_a_second_are_a_gap() -> None:
@@ -122,7 +128,7 @@ def test_control_frames_that_are_not_acknowledged_for_a_second_are_a_gap() -> No
     member.count_control_frame()
     assert member.on_pong(pong(member, next_ping(member), last_control_number=1), 101.0) is None
     assert member.judge(101.0 + UNACKNOWLEDGED_S - 0.01) is None
-    assert member.judge(101.0 + UNACKNOWLEDGED_S) == "control frames were lost on the way, 2 were sent"
+    assert member.judge(101.0 + UNACKNOWLEDGED_S) == gap("control frames were lost on the way, 2 were sent")
 
 
 def test_control_frames_that_are_acknowledged_in_time_are_none() -> None:
@@ -144,7 +150,7 @@ def test_frames_sent_after_the_ping_are_not_missed() -> None:
 def test_a_pong_that_knows_too_much_is_refused(changes: dict[str, int]) -> None:
     member = new_member()
     verdict = member.on_pong(pong(member, next_ping(member), **changes), 101.0)
-    assert verdict == "pong 1 answers nothing that was asked"
+    assert verdict == gap("pong 1 answers nothing that was asked")
 
 
 def test_a_pong_to_what_was_never_asked_is_refused() -> None:
@@ -152,7 +158,7 @@ def test_a_pong_to_what_was_never_asked_is_refused() -> None:
     ping = next_ping(member)
     member.on_pong(pong(member, ping), 101.0)
     never = Ping("f", 1, ping.ping_number + 1)
-    assert member.on_pong(pong(member, never), 101.0) == "pong 2 answers nothing that was asked"
+    assert member.on_pong(pong(member, never), 101.0) == gap("pong 2 answers nothing that was asked")
 
 
 def test_a_pong_answers_once_and_is_stale_then() -> None:
@@ -200,3 +206,17 @@ def test_requests_are_counted_until_they_end_and_since_the_last_report() -> None
     assert (member.num_inflight, member.num_sent_since_load) == (1, 2)
     member.on_outputs(EngineCoreOutputs(sequence_number=1, scheduler_stats=LOAD))
     assert (member.num_inflight, member.num_sent_since_load, member.load) == (1, 0, LOAD)
+
+
+def test_it_may_get_requests_from_its_admission_until_it_falls_silent_leaves_or_cannot_be_reached() -> None:
+    member = Member(SessionId(5), EngineIndex(0), b"route", HELLO, 2**26, heard_at=100.0)
+    assert not member.is_taker
+    member.count_control_frame()
+    assert member.is_taker
+    member.is_unreachable = True
+    assert not member.is_taker
+    for event in (Silent, Leaving, Ended):
+        other = new_member()
+        assert other.is_taker
+        other.machine.move(event)
+        assert not other.is_taker

@@ -1,0 +1,147 @@
+"""The admin port of a frontend: probes, metrics, engines and their load, and the drain of one engine. Never public.
+
+`/readyz` tells whether this frontend takes requests, whatever its engines do: a frontend whose engines sleep is ready.
+What changes something needs the bearer token; without one it is open on the loopback address and closed elsewhere.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from roundhouse.frontend.core_client import EngineView
+from roundhouse.protocol.errors import Forbidden, InvalidRequest, NoEngine
+from roundhouse.server.errors import add_error_handlers
+
+MAX_ADMIN_BODY_BYTES = 4096
+
+
+class DrainBody(msgspec.Struct, forbid_unknown_fields=True):
+    """engine: its identity."""
+
+    engine: str
+
+
+@dataclass(frozen=True, slots=True)
+class AdminView:
+    """What there is to be seen and done once the model folder is there.
+
+    drain: moves the streams of the engine with that identity, and gives it nothing new; False when it is not here.
+    """
+
+    engines: Callable[[], Sequence[EngineView]]
+    num_waiting: Callable[[], int]
+    drain: Callable[[str], bool]
+    registry: CollectorRegistry
+
+
+class Admin:
+    """`app` answers from the start; `open` gives it something to show. token: None where nobody else can connect."""
+
+    def __init__(self, *, is_ready: Callable[[], bool], token: str | None, is_loopback: bool) -> None:
+        self._is_ready = is_ready
+        self._token = token
+        self._is_loopback = is_loopback
+        self._view: AdminView | None = None
+        self.app = self._build_app()
+
+    def open(self, view: AdminView) -> None:
+        self._view = view
+
+    def _build_app(self) -> FastAPI:
+        app = FastAPI(title="Roundhouse admin", docs_url=None, redoc_url=None, openapi_url=None)
+        add_error_handlers(app)
+
+        @app.get("/livez")
+        async def livez() -> Response:
+            return Response()
+
+        @app.get("/readyz")
+        async def readyz() -> Response:
+            return Response(status_code=200 if self._is_ready() else 503)
+
+        @app.get("/metrics")
+        async def metrics(request: Request) -> Response:
+            encode, content_type = choose_encoder(request.headers.get("accept", ""))
+            return Response(encode(self._seen().registry), headers={"content-type": content_type})
+
+        @app.get("/engines")
+        async def engines() -> list[dict[str, Any]]:
+            return [_engine(view) for view in self._seen().engines()]
+
+        @app.get("/load")
+        async def load() -> dict[str, Any]:
+            view = self._seen()
+            return _load(view.engines(), view.num_waiting())
+
+        @app.post("/drain")
+        async def drain(request: Request) -> Response:
+            self._check_token(request.headers.get("authorization", ""))
+            body = await _read(request)
+            if not self._seen().drain(body.engine):
+                raise NoEngine(f"no engine {body.engine!r} is here")
+            return Response(status_code=202)
+
+        return app
+
+    def _seen(self) -> AdminView:
+        if self._view is None:
+            raise NoEngine("the model is being loaded")
+        return self._view
+
+    def _check_token(self, authorization: str) -> None:
+        if self._token is None:
+            if not self._is_loopback:
+                raise Forbidden("this admin port has no token, and is open to others: it changes nothing")
+            return
+        if not secrets.compare_digest(authorization.encode(), f"Bearer {self._token}".encode()):
+            raise Forbidden("the bearer token is missing or wrong")
+
+
+async def _read(request: Request) -> DrainBody:
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > MAX_ADMIN_BODY_BYTES:
+            raise InvalidRequest(f"a body here has at most {MAX_ADMIN_BODY_BYTES} bytes")
+    try:
+        return msgspec.json.decode(body, type=DrainBody)
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f'the body is {{"engine": identity}}: {error}', param="engine") from None
+
+
+def _engine(view: EngineView) -> dict[str, Any]:
+    return {
+        "identity": view.identity,
+        "engine_index": view.engine_index,
+        "epoch": list(view.hello.epoch),
+        "state": view.state,
+        "model": view.hello.model,
+        "resume_key": view.hello.resume_key,
+        "num_running": view.load.num_running_reqs,
+        "num_waiting": view.load.num_waiting_reqs,
+        "kv_cache_usage": view.load.kv_cache_usage,
+        "max_num_seqs": view.hello.max_num_seqs,
+        "num_inflight": view.num_inflight,
+        "last_heard_s": view.last_heard_s,
+    }
+
+
+def _load(views: Sequence[EngineView], num_waiting: int) -> dict[str, Any]:
+    """Of all engines together; `num_unplaced` are requests of this frontend that no engine has."""
+    return {
+        "num_engines": len(views),
+        "num_admitted": sum(view.state == "admitted" for view in views),
+        "num_running": sum(view.load.num_running_reqs for view in views),
+        "num_waiting": sum(view.load.num_waiting_reqs for view in views),
+        "num_unplaced": num_waiting,
+        "max_num_seqs": sum(view.hello.max_num_seqs for view in views),
+        "kv_cache_usage": max((view.load.kv_cache_usage for view in views), default=0.0),
+    }

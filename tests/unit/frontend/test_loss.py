@@ -1,0 +1,18 @@
+from roundhouse.frontend.loss import UNPLANNED, LossCause
+
+
+def test_the_names_are_those_of_the_metrics_label() -> None:
+    assert [str(cause) for cause in LossCause] == [
+        "died",
+        "unreachable",
+        "gap",
+        "replaced",
+        "stalled",
+        "overrun",
+        "drained",
+    ]
+
+
+def test_what_nobody_planned_and_a_request_may_have_brought_about() -> None:
+    planned = {LossCause.STALLED, LossCause.OVERRUN, LossCause.DRAINED}
+    assert set(LossCause) - UNPLANNED == planned

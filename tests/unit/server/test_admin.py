@@ -1,0 +1,117 @@
+"""What the admin port shows, and who may change something there."""
+
+import asyncio
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+
+from roundhouse.frontend.core_client import EngineView
+from roundhouse.protocol.messages import SchedulerStats
+from roundhouse.server.admin import Admin, AdminView
+from tests.support.asgi import call, get
+from tests.support.mesh import hello
+
+LOAD = SchedulerStats(num_running_reqs=3, num_waiting_reqs=2, kv_cache_usage=0.5)
+
+
+def view_of(identity: str, state: str = "admitted") -> EngineView:
+    return EngineView(identity, 0, state, hello(identity), LOAD, num_inflight=4, last_heard_s=0.25)
+
+
+def admin(*, token: str | None = None, is_loopback: bool = True, is_open: bool = True, is_ready: bool = True):
+    drained: list[str] = []
+
+    def drain(identity: str) -> bool:
+        drained.append(identity)
+        return identity == "engine-0"
+
+    made = Admin(is_ready=lambda: is_ready, token=token, is_loopback=is_loopback)
+    registry = CollectorRegistry()
+    Counter("tokens", "How many.", registry=registry).inc(3)
+    if is_open:
+        views = [view_of("engine-0"), view_of("engine-1", "draining")]
+        made.open(AdminView(lambda: views, lambda: 7, drain, registry))
+    return made, drained
+
+
+def post(made: Admin, body: bytes, **headers: str):
+    return asyncio.run(call(made.app, "POST", "/drain", body, headers))
+
+
+def test_it_lives_before_the_model_is_there() -> None:
+    made, _ = admin(is_open=False, is_ready=False)
+    assert [get(made.app, path).status for path in ("/livez", "/readyz", "/metrics", "/engines", "/load")] == [
+        200,
+        503,
+        503,
+        503,
+        503,
+    ]
+    assert post(made, b'{"engine": "engine-0"}').status == 503
+
+
+def test_ready_has_nothing_to_do_with_engines() -> None:
+    assert get(admin()[0].app, "/readyz").status == 200
+
+
+def test_engines() -> None:
+    assert get(admin()[0].app, "/engines").json[0] == {
+        "identity": "engine-0",
+        "engine_index": 0,
+        "epoch": [1, 1],
+        "state": "admitted",
+        "model": "echo",
+        "resume_key": "key",
+        "num_running": 3,
+        "num_waiting": 2,
+        "kv_cache_usage": 0.5,
+        "max_num_seqs": 64,
+        "num_inflight": 4,
+        "last_heard_s": 0.25,
+    }
+
+
+def test_load_of_all_engines_together() -> None:
+    assert get(admin()[0].app, "/load").json == {
+        "num_engines": 2,
+        "num_admitted": 1,
+        "num_running": 6,
+        "num_waiting": 4,
+        "num_unplaced": 7,
+        "max_num_seqs": 128,
+        "kv_cache_usage": 0.5,
+    }
+
+
+def test_metrics() -> None:
+    assert "tokens_total 3.0" in get(admin()[0].app, "/metrics").body.decode().splitlines()
+
+
+def test_an_engine_is_drained_by_its_identity() -> None:
+    made, drained = admin()
+    assert post(made, b'{"engine": "engine-0"}').status == 202
+    assert post(made, b'{"engine": "engine-9"}').status == 503
+    assert drained == ["engine-0", "engine-9"]
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b'{"engine": 7}', b'{"engine": "a", "other": 1}', b"x" * 5000])
+def test_a_body_that_is_none_changes_nothing(body: bytes) -> None:
+    made, drained = admin()
+    assert (post(made, body).status, drained) == (400, [])
+
+
+@pytest.mark.parametrize("authorization", ["", "Bearer wrong", "secret", "Bearer secret "])
+def test_with_a_token_nobody_else_changes_anything(authorization: str) -> None:
+    made, drained = admin(token="secret")
+    assert (post(made, b'{"engine": "engine-0"}', authorization=authorization).status, drained) == (403, [])
+    assert post(made, b'{"engine": "engine-0"}', authorization="Bearer secret").status == 202
+
+
+def test_without_a_token_only_the_loopback_address_may_change_something() -> None:
+    made, drained = admin(is_loopback=False)
+    assert (post(made, b'{"engine": "engine-0"}').status, drained) == (403, [])
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/docs", "/openapi.json", "/"])
+def test_nothing_else_is_here(path: str) -> None:
+    assert get(admin()[0].app, path).status == 404
