@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.support.free_ports import free_port_pair
 from tests.support.serve_process import COMMAND
 
 pytestmark = pytest.mark.timeout(200)
@@ -40,20 +40,6 @@ def eventually(condition: Callable[[], bool], log: Path, *, timeout_s: float = 9
         time.sleep(0.05)
 
 
-def free_port_pair(host: str) -> int:
-    """A port that was free a moment ago, as was the one after it."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    while True:
-        with socket.socket(family) as first, socket.socket(family) as second:
-            first.bind((host, 0))
-            port = first.getsockname()[1]
-            try:
-                second.bind((host, port + 1))
-            except OSError:
-                continue
-            return port
-
-
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_frontend_first_then_engine_then_neither(
     host: str, tmp_path: Path, smollm2_folder: Path, free_tcp_port: int
@@ -69,7 +55,8 @@ def test_frontend_first_then_engine_then_neither(
             return 0, ""
         return answer.status_code, answer.text
 
-    with command(log, "frontend", "smollm2", "--port", str(free_tcp_port), "--mesh-bind", mesh):
+    arguments = ("frontend", "smollm2", "--port", str(free_tcp_port), "--mesh-bind", mesh, "--wait-timeout", "0")
+    with command(log, *arguments):
         # The door that wakes engines stays open while there is none.
         eventually(lambda: health() == (200, "asleep"), log)
         body = {"model": "smollm2", "prompt": "Hello", "max_tokens": 4}

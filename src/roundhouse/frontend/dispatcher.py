@@ -72,8 +72,8 @@ class Dispatcher:
             self._send_abort(member, held)
 
     def on_outputs(self, member: Member, outputs: EngineCoreOutputs) -> Accepted:
-        """The caller passes the outputs on and then calls `place_waiting` if requests were returned: one that ends there
-        ends after its last tokens.
+        """The caller passes the outputs on, and then calls `place_waiting` if some requests were returned: what ends
+        there ends behind its last tokens.
         """
         accepted = self._live.accept(member, outputs, self._clock())
         for resumed in accepted.resumed:

@@ -144,9 +144,7 @@ def test_a_request_that_keeps_losing_its_engines_is_given_up_alone() -> None:
         for live in (bad, good):
             table.live.place(live, table.a)
         table.accept(table.a, EngineCoreOutput("good", attempt + 1, attempt, [5]))
-    message = (
-        "3 engines were lost while they had this request and gave no token; the last one, a: the peer is gone"
-    )
+    message = "3 engines were lost while they had this request and gave no token; the last one, a: the peer is gone"
     assert table.live.lose(table.a, GONE, 13.0) == [error_output("bad", 2, 0, "request_poisoned", message)]
     assert (table.live.waiting(), len(table.live), table.inflight()) == ([good], 1, (0, 0))
 

@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from roundhouse.frontend.live_request import Resumed
+from roundhouse.frontend.live_requests import WaitLimits
+from roundhouse.frontend.loss import LossCause
 from roundhouse.frontend.membership import MAX_PINGS_OUT
 from roundhouse.frontend.mp_client import AsyncMPClient, random_session_ids
 from roundhouse.protocol.errors import EngineDeadError, EngineGenerateError, MessageTooLarge, NoEngine, ShuttingDown
@@ -138,9 +141,10 @@ def states(client: AsyncMPClient) -> list[str]:
     return [view.state for view in client.engines()]
 
 
-def dead(request_id: str, message: str, first_token_index: int = 0) -> EngineCoreOutput:
-    error = OutputError("engine_dead", message)
-    return EngineCoreOutput(request_id, 0, first_token_index, [], FinishReason.ERROR, error=error)
+def resumed_elsewhere(client: AsyncMPClient) -> tuple[dict[LossCause, int], int]:
+    """Resumes by cause, zeros left out, and the tokens that were replayed for them."""
+    counters = client.counters
+    return {cause: number for cause, number in counters.num_resumes.items() if number}, counters.num_replayed_tokens
 
 
 def test_a_request_goes_out_and_its_outputs_come_in() -> None:
@@ -189,10 +193,9 @@ def test_an_engine_that_is_found_gone_is_skipped_and_lost() -> None:
         for number in range(4):
             await client.add_request_async(request(f"r{number}"))
         assert len(other.received) == 5
-        answer = await client.get_output_async()
-        reason = f"engine {holder.greeting.identity} is lost: the peer is gone"
-        assert answer.outputs == [dead("first", reason)]
-        assert len(client.engines()) == 1
+        await asyncio.sleep(0.1)
+        assert other.received[-1] == request("first", attempt=1)
+        assert [view.num_inflight for view in client.engines()] == [5]
 
     run(main())
 
@@ -287,8 +290,8 @@ def test_a_load_that_cannot_be_is_malformed(load: SchedulerStats) -> None:
         engine.output(EngineCoreOutput("r", 0, 0, [7]), scheduler_stats=load)
         assert (client.counters.num_malformed, client.engines()[0].load) == (2, SchedulerStats())
         engine.output(EngineCoreOutput("r", 0, 1, [7]))
-        answer = await client.get_output_async()
-        assert answer.outputs == [dead("r", "engine engine-0 is lost: output 2 came where 1 was due")]
+        assert engine.received[-1] == Refused("session_over", "output 2 came where 1 was due")
+        assert (states(client), client.num_waiting) == ([], 1)
 
     run(main())
 
@@ -316,10 +319,9 @@ def test_a_peer_that_does_not_read_is_lost() -> None:
         client = new_client()
         engine = PlayedEngine(client, hello())
         engine.result = SendResult.FULL
-        with pytest.raises(NoEngine):
-            await client.add_request_async(request("r"))
+        await client.add_request_async(request("r"))
         await asyncio.sleep(0.1)
-        assert client.engines() == []
+        assert (client.engines(), client.num_waiting, client.counters.num_requests_lost) == ([], 1, 0)
 
     run(main())
 
@@ -333,14 +335,18 @@ def test_silence_stalls_then_loses_and_a_pong_brings_an_engine_back() -> None:
         engine.is_answering = False
         await asyncio.sleep(4.5)
         assert states(client) == ["stalled"]
-        with pytest.raises(NoEngine):
-            await client.add_request_async(request("r"))
+        await client.add_request_async(request("r"))
+        assert client.num_waiting == 1
         engine.is_answering = True
         await asyncio.sleep(1.5)
-        await client.add_request_async(request("r"))
+        assert (engine.received[-1], client.num_waiting) == (request("r"), 0)
         engine.is_answering = False
-        assert (await client.get_output_async()).outputs == [dead("r", "engine engine-0 is lost: silent for 60 s")]
+        await asyncio.sleep(62)
         assert engine.received[-1] == Refused("session_over", "silent for 60 s")
+        other = PlayedEngine(client, hello("b"))
+        assert other.received[-1] == request("r", attempt=1)
+        other.output(EngineCoreOutput("r", 1, 0, [7], FinishReason.LENGTH))
+        assert resumed_elsewhere(client) == ({LossCause.STALLED: 1}, 3)
 
     run(main())
 
@@ -367,12 +373,17 @@ def test_a_missing_output_ends_the_session() -> None:
         engine.output(EngineCoreOutput("r", 0, 0, [7]))
         engine.num_outputs += 1
         engine.output(EngineCoreOutput("r", 0, 2, [9]))
-        await client.get_output_async()
-        reason = "output 3 came where 2 was due"
-        assert (await client.get_output_async()).outputs == [dead("r", f"engine engine-0 is lost: {reason}", 1)]
-        assert engine.received[-1] == Refused("session_over", reason)
+        assert engine.received[-1] == Refused("session_over", "output 3 came where 2 was due")
         engine.output(EngineCoreOutput("r", 0, 3, [9]))
         assert client.counters.num_late_messages == 1
+        other = PlayedEngine(client, hello("b"))
+        assert other.received[-1] == request("r", max_tokens=9, attempt=1, output_token_ids=[7])
+        other.output(EngineCoreOutput("r", 1, 1, [8]))
+        assert [(await client.get_output_async()).outputs for _ in range(2)] == [
+            [EngineCoreOutput("r", 0, 0, [7])],
+            [EngineCoreOutput("r", 1, 1, [8])],
+        ]
+        assert resumed_elsewhere(client) == ({LossCause.GAP: 1}, 4)
 
     run(main())
 
@@ -383,11 +394,10 @@ def test_a_missing_request_ends_the_session_after_a_second() -> None:
         engine = PlayedEngine(client, hello())
         await client.add_request_async(request("r"))
         engine.num_lost_frames = 1
-        started = asyncio.get_running_loop().time()
-        answer = await client.get_output_async()
-        assert answer.outputs[0].error is not None
-        assert "control frames were lost on the way" in answer.outputs[0].error.message
-        assert asyncio.get_running_loop().time() - started < 2.6
+        other = PlayedEngine(client, hello("b"))
+        await asyncio.sleep(2.6)
+        assert engine.received[-1] == Refused("session_over", "control frames were lost on the way, 2 were sent")
+        assert other.received[-1] == request("r", attempt=1)
 
     run(main())
 
@@ -416,11 +426,128 @@ def test_draining_and_last_words() -> None:
         await client.add_request_async(request("r"))
         engine.say(Draining(1, "shutdown", 30.0))
         assert states(client) == ["draining"]
-        with pytest.raises(NoEngine):
-            await client.add_request_async(request("s"))
+        await asyncio.sleep(0.01)
+        await client.add_request_async(request("s"))
+        assert client.num_waiting == 1
         engine.say(Died(1, "out of memory"))
-        reason = "engine engine-0 is lost: the engine died: out of memory"
-        assert (await client.get_output_async()).outputs == [dead("r", reason)]
+        assert (states(client), client.num_waiting) == ([], 2)
+        other = PlayedEngine(client, hello("b"))
+        assert other.received[1:] == [request("r", attempt=1), request("s")]
+
+    run(main())
+
+
+def test_a_drain_moves_streams_without_a_break() -> None:
+    async def main() -> None:
+        client = new_client()
+        engine = PlayedEngine(client, hello("a"))
+        await client.add_request_async(request("r", max_tokens=20))
+        engine.output(EngineCoreOutput("r", 0, 0, [7, 8]))
+        other = PlayedEngine(client, hello("b"))
+        engine.say(Draining(1, "shutdown", 30.0))
+        assert engine.received[-1] == AbortRequests(["r"])
+        assert other.received[-1] == request("r", max_tokens=20, attempt=1, output_token_ids=[7, 8])
+        assert [view.num_inflight for view in client.engines()] == [0, 1]
+        engine.output(EngineCoreOutput("r", 0, 2, [9]))
+        assert client.counters.num_late_outputs == 1
+        other.output(EngineCoreOutput("r", 1, 2, [9], FinishReason.LENGTH))
+        assert resumed_elsewhere(client) == ({LossCause.DRAINED: 1}, 5)
+
+    run(main())
+
+
+def test_an_engine_can_be_drained_from_here() -> None:
+    async def main() -> None:
+        client = new_client()
+        engine = PlayedEngine(client, hello("a"))
+        await client.add_request_async(request("r", max_tokens=20))
+        other = PlayedEngine(client, hello("b"))
+        assert client.drain_engine("nobody") is False
+        assert client.drain_engine("a") is True
+        assert (states(client), engine.received[-1]) == (["draining", "admitted"], AbortRequests(["r"]))
+        assert other.received[-1] == request("r", max_tokens=20, attempt=1)
+
+    run(main())
+
+
+def test_what_a_leaving_engine_gives_back_ends_behind_its_last_tokens() -> None:
+    async def main() -> None:
+        client = new_client()
+        engine = PlayedEngine(client, hello("a"))
+        await client.add_request_async(request("r", prompt=[70000] * 300, max_tokens=8))
+        engine.say(Draining(1, "shutdown", 30.0))
+        PlayedEngine(client, hello("b", max_message_bytes=1024))
+        engine.output(EngineCoreOutput("r", 0, 0, [7], FinishReason.ABORT))
+        messages = [(await client.get_output_async()).outputs for _ in range(2)]
+        assert messages[0] == [EngineCoreOutput("r", 0, 0, [7])]
+        (end,) = messages[1]
+        assert end.error is not None
+        assert (end.first_token_index, end.error.code) == (1, "message_too_large")
+        assert client.counters.num_requests_lost == 1
+
+    run(main())
+
+
+def test_an_engine_that_comes_back_is_sent_its_admission_before_what_it_goes_on_with() -> None:
+    async def main() -> None:
+        client = new_client()
+        engine = PlayedEngine(client, hello("a", nonce=1))
+        await client.add_request_async(request("r", max_tokens=20))
+        engine.output(EngineCoreOutput("r", 0, 0, [7]))
+        again = PlayedEngine(client, hello("a", nonce=2))
+        assert engine.received[-1] == Refused("session_over", "replaced by a new session")
+        assert again.received == [
+            Admitted(client.instance, 2, 0, 1, 2**26),
+            request("r", max_tokens=20, attempt=1, output_token_ids=[7]),
+        ]
+        again.output(EngineCoreOutput("r", 1, 1, [8]))
+        assert resumed_elsewhere(client) == ({LossCause.REPLACED: 1}, 4)
+
+    run(main())
+
+
+def test_a_killed_engines_stream_goes_on_and_those_who_listen_hear_of_it() -> None:
+    async def main() -> None:
+        client = new_client()
+        heard: list[Resumed] = []
+        client.resume_listeners.append(heard.append)
+        engine = PlayedEngine(client, hello("a"))
+        await client.add_request_async(request("r", max_tokens=20))
+        engine.output(EngineCoreOutput("r", 0, 0, [7]))
+        other = PlayedEngine(client, hello("b"))
+        engine.vanish()
+        gone_at = asyncio.get_running_loop().time()
+        await asyncio.sleep(0.25)
+        gap_s = asyncio.get_running_loop().time() - gone_at
+        assert other.received[-1] == request("r", max_tokens=20, attempt=1, output_token_ids=[7])
+        other.output(EngineCoreOutput("r", 1, 1, [8]))
+        assert heard == [Resumed(LossCause.UNREACHABLE, gap_s, 4)]
+        assert resumed_elsewhere(client) == ({LossCause.UNREACHABLE: 1}, 4)
+
+    run(main())
+
+
+def test_requests_wait_for_an_engine_and_are_given_up_in_time() -> None:
+    async def main() -> None:
+        client = new_client(wait_limits=WaitLimits(wait_s=5.0))
+        started = asyncio.get_running_loop().time()
+        await client.add_request_async(request("r"))
+        assert client.num_waiting == 1
+        error = OutputError("no_engine", "no engine takes requests now")
+        answer = await client.get_output_async()
+        assert answer.outputs == [EngineCoreOutput("r", 0, 0, [], FinishReason.ERROR, error=error)]
+        assert 5.0 <= asyncio.get_running_loop().time() - started <= 5.5
+        assert (client.num_waiting, client.counters.num_requests_lost) == (0, 1)
+
+    run(main())
+
+
+def test_a_request_is_refused_where_none_may_wait() -> None:
+    async def main() -> None:
+        client = new_client(wait_limits=WaitLimits(wait_s=0.0))
+        with pytest.raises(NoEngine, match="no engine takes requests now"):
+            await client.add_request_async(request("r"))
+        assert client.num_waiting == 0
 
     run(main())
 

@@ -193,15 +193,35 @@ def test_late_and_doubled_outputs_are_dropped_and_counted():
     frontend = Frontend()
     collector, (request,) = frontend.add()
     frontend.process(output(request, [ABC]))
-    frontend.process(
-        output(request, [ABC]),
-        EngineCoreOutput(request.request_id, 1, 1, [DEF]),
-        EngineCoreOutput(request.request_id, 1, 0, [], FinishReason.ABORT),
-        EngineCoreOutput("unknown", 0, 0, [DEF]),
-    )
+    frontend.process(output(request, [ABC]), EngineCoreOutput("unknown", 0, 0, [DEF]))
     frontend.process(output(request, [DEF], FinishReason.LENGTH, first=1))
     assert collector.get_nowait() == request_output(choice("ABCDEF", [ABC, DEF], "length"), finished=True)
-    assert frontend.iteration.num_late_outputs == 4
+    assert frontend.iteration.num_late_outputs == 2
+
+
+def test_the_next_engine_goes_on_where_the_last_one_stopped_and_that_one_is_not_heard_any_more():
+    frontend = Frontend()
+    collector, (request,) = frontend.add()
+    frontend.process(output(request, [ABC]))
+    frontend.process(
+        EngineCoreOutput(request.request_id, 2, 1, [DEF]),
+        EngineCoreOutput(request.request_id, 0, 2, [ABC]),
+        EngineCoreOutput(request.request_id, 1, 2, [], FinishReason.ABORT),
+        EngineCoreOutput(request.request_id, 2, 1, [DEF]),
+    )
+    frontend.process(EngineCoreOutput(request.request_id, 2, 2, [GHI], FinishReason.LENGTH))
+    assert collector.get_nowait() == request_output(choice("ABCDEFGHI", [ABC, DEF, GHI], "length"), finished=True)
+    assert frontend.iteration.num_late_outputs == 3
+
+
+def test_the_cached_tokens_are_those_of_the_engine_that_began():
+    frontend = Frontend()
+    collector, (request,) = frontend.add(kind=FINAL_ONLY)
+    frontend.process(output(request, [ABC], num_cached_tokens=1))
+    frontend.process(
+        EngineCoreOutput(request.request_id, 1, 1, [DEF], FinishReason.LENGTH, num_cached_tokens=2),
+    )
+    assert collector.get_nowait().num_cached_tokens == 1
 
 
 def test_tokens_lost_on_the_way_end_the_request_rather_than_leave_a_hole():
