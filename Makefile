@@ -6,6 +6,9 @@ HOST ?= 127.0.0.1
 MODEL ?= smollm2
 ENGINES ?= 1
 MINUTES ?= 20
+PEERS ?=
+ROWS ?=
+RUNS ?= 3
 IMAGE ?= roundhouse
 BUILDER ?= $(shell command -v docker || command -v podman || command -v buildah)
 IMAGE_FLAGS ?=
@@ -31,6 +34,9 @@ test: lint types ## Run the whole test suite, after the quick gates of `check`
 	$(BIN)/pytest
 
 check: lint types unit ## Run the quick gates: ruff, import-linter, pyright, unit tests
+
+bench: venv-dev ## Measure everything: one table and build/bench.json; PEERS=1 adds vLLM and llama.cpp, ROWS=pattern chooses
+	@exec $(BIN)/python -m tests.bench.run --runs='$(RUNS)' --rows='$(ROWS)' $(if $(filter 1,$(PEERS)),--peers)
 
 soak: venv-dev ## Load a server for MINUTES=20 with clients of every manner, and check that nothing is left of them
 	$(BIN)/python -m tests.soak.run --minutes '$(MINUTES)' --engines '$(ENGINES)' --model '$(MODEL)'
