@@ -5,6 +5,13 @@ PORT ?= 8000
 HOST ?= 127.0.0.1
 MODEL ?= smollm2
 ENGINES ?= 1
+MINUTES ?= 20
+PEERS ?=
+ROWS ?=
+RUNS ?= 3
+IMAGE ?= roundhouse
+BUILDER ?= $(shell command -v docker || command -v podman || command -v buildah)
+IMAGE_FLAGS ?=
 
 BIN := .venv/bin
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
@@ -13,7 +20,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 TIED := $(shell command -v setpriv >/dev/null 2>&1 && echo setpriv --pdeathsig TERM)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check lint types unit clean venv venv-dev
+.PHONY: help serve test check bench soak image lint types unit clean venv venv-dev
 MAKEFLAGS += --no-print-directory
 
 help: ## Show this list
@@ -27,6 +34,18 @@ test: lint types ## Run the whole test suite, after the quick gates of `check`
 	$(BIN)/pytest
 
 check: lint types unit ## Run the quick gates: ruff, import-linter, pyright, unit tests
+
+bench: venv-dev ## Measure everything: one table and build/bench.json; PEERS=1 adds vLLM and llama.cpp, ROWS=pattern chooses
+	@exec $(BIN)/python -m tests.bench.run --runs='$(RUNS)' --rows='$(ROWS)' $(if $(filter 1,$(PEERS)),--peers)
+
+soak: venv-dev ## Load a server for MINUTES=20 with clients of every manner, and check that nothing is left of them
+	$(BIN)/python -m tests.soak.run --minutes '$(MINUTES)' --engines '$(ENGINES)' --model '$(MODEL)'
+
+image: ## Build the image IMAGE=roundhouse with docker, podman or buildah
+	@test -n '$(BUILDER)' || { echo 'roundhouse: make image needs docker, podman or buildah' >&2; exit 1; }
+	$(BUILDER) build $(if $(findstring docker,$(BUILDER)),,--format docker) -t '$(IMAGE)' \
+	    --build-arg VERSION="$$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)" \
+	    --build-arg REVISION="$$(git rev-parse HEAD 2>/dev/null)" $(IMAGE_FLAGS) .
 
 clean: ## Remove .venv, build products and caches in this folder (converted models in the user's cache stay)
 	rm -rf .venv build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis

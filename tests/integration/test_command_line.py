@@ -128,3 +128,21 @@ def test_help_lists_the_commands() -> None:
     assert done.returncode == 0
     for command in ("serve", "frontend", "engine", "version"):
         assert f"\n  {command} " in done.stdout
+
+
+def test_an_engine_that_still_loads_leaves_at_once(tmp_path: Path) -> None:
+    """Without a handler pid 1 of a container would not hear the signal at all, and be killed after its whole grace."""
+    log = tmp_path / "log"
+    with log.open("wb") as stderr:
+        engine = subprocess.Popen(
+            [*COMMAND, "engine", "smollm2", "--frontends", f"ipc://{tmp_path}/mesh"],
+            stdin=subprocess.DEVNULL,
+            stderr=stderr,
+        )
+    deadline = time.monotonic() + LONGEST_S
+    while "starting" not in log.read_text():
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.01)
+    engine.send_signal(signal.SIGTERM)
+    assert engine.wait(LONGEST_S) == 0, log.read_text()
+    assert "is ready" not in log.read_text()

@@ -28,7 +28,7 @@ from tests.support.serve_process import ServeProcess
 NEAR_TIE = 1e-3
 MOST_NEAR_TIES = 2
 MAX_MODEL_LEN = 1024
-NUM_TOKENS = 8
+NUM_TOKENS = 6
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -69,14 +69,14 @@ def varied_prompts(tokenizer: Tokenizer) -> list[list[int]]:
 
 
 def two_hundred_prompts(tokenizer: Tokenizer) -> list[str | dict[str, list[int]]]:
-    """Texts and token ids in turn, 1 to 400 tokens, many of which begin like another one."""
+    """Texts and token ids in turn, 1 to 300 tokens, many of which begin like another one."""
     source = textwrap.dedent(inspect.getsource(argparse))
     ids = tokenizer.encode(source[20_000:60_000], add_special_tokens=False)
     texts = [*SHORT, *map(chat, QUESTIONS)]
     texts += [f"{text} {question}" for text, question in zip(SHORT, [*QUESTIONS, *QUESTIONS], strict=True)]
     texts += [chat(f"{question} Answer in {count} words.") for question in QUESTIONS for count in (1, 5, 9, 20)]
     # Every second of these begins where its neighbour does, and is longer.
-    lengths = [1 + (index * 37) % 180 for index in range(100)] + [256, 300, 400, 399, 128, 127, 16, 15, 17, 32]
+    lengths = [1 + (index * 37) % 70 for index in range(100)] + [256, 300, 129, 128, 127, 16, 15, 17, 32, 33]
     slices = [{"prompt_token_ids": ids[97 * (index // 2) :][:length]} for index, length in enumerate(lengths)]
     prompts: list[str | dict[str, list[int]]] = [*texts, *slices]
     assert len(prompts) == 200, len(prompts)

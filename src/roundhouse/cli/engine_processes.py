@@ -83,7 +83,8 @@ class EngineProcesses:
     async def _run_one(self, index: int) -> int:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "roundhouse.cli.main", "engine", *self._arguments),
+            # -P: what lies in the current folder is no module of ours.
+            *("-P", "-m", "roundhouse.cli.main", "engine", *self._arguments),
             *("--identity", f"local-{index}", "--parent-pid", str(os.getpid())),
             stdin=DEVNULL,
             start_new_session=True,

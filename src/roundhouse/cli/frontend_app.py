@@ -35,6 +35,7 @@ async def frontend_app(
     tokenizer = load_tokenizer(folder.path)
     metrics = PrometheusStatLogger(client, model_name=served_names[0])
     llm = AsyncLLM(FrontendConfig(), tokenizer, client, stat_loggers=[metrics])
+    metrics.watch_live_requests(lambda: llm.num_live_requests)
     llm.start()
 
     def health() -> Health:

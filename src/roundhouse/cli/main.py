@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -72,6 +73,8 @@ def engine(**flags: Any) -> None:
     """Run one engine: it holds MODEL and connects to frontends."""
     settings = options.engine_settings(flags)
     configure_logs(settings.log_level, engine=settings.identity)
+    # Until it serves there is nothing to finish; and pid 1 of a container ignores a signal that it has no handler for.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     logger.info("starting: torch and transformers take some seconds")
     from roundhouse.cli.engine import run_engine
 

@@ -5,12 +5,13 @@ Whatever one request causes ends that request alone, with an error output; what 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 
 from roundhouse.clock import Clock, monotonic
 from roundhouse.engine.executor import Executor
 from roundhouse.protocol import limits
-from roundhouse.protocol.errors import InvalidRequest, RoundhouseError
+from roundhouse.protocol.errors import EngineGenerateError, InvalidRequest, RoundhouseError
 from roundhouse.protocol.identity import ClientIndex
 from roundhouse.protocol.messages import (
     EngineCoreOutput,
@@ -22,6 +23,8 @@ from roundhouse.protocol.messages import (
 from roundhouse.protocol.sampling import FinishReason
 from roundhouse.scheduler.request import Request
 from roundhouse.scheduler.scheduler import Scheduler
+
+logger = logging.getLogger(__name__)
 
 
 def _nothing() -> None:
@@ -46,7 +49,18 @@ class EngineCore:
         return None
 
     def _checked(self, message: EngineCoreRequest, client_index: ClientIndex) -> Request:
-        """The request, with everything checked again that a frontend should have checked."""
+        """The request, with everything checked again that a frontend should have checked. Raises `RequestError`, or
+        `EngineGenerateError` for a fault of ours that the request led to.
+        """
+        try:
+            return self._build(message, client_index)
+        except RoundhouseError:
+            raise
+        except Exception as error:
+            logger.exception("a request could not be taken in", extra={"request_id": message.request_id})
+            raise EngineGenerateError("the engine could not take this request in") from error
+
+    def _build(self, message: EngineCoreRequest, client_index: ClientIndex) -> Request:
         params = message.sampling_params
         if params is None or message.pooling_params is not None:
             raise InvalidRequest("this engine generates; it does not encode", param="pooling_params")

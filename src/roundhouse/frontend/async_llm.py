@@ -17,6 +17,7 @@ from roundhouse import clock
 from roundhouse.frontend.collector import RequestOutputCollector
 from roundhouse.frontend.config import FrontendConfig
 from roundhouse.frontend.core_client import EngineCoreClient, EngineView
+from roundhouse.frontend.faults import is_fault
 from roundhouse.frontend.input_processor import InputProcessor, ParsedRequest, Prompt
 from roundhouse.frontend.output_processor import OutputProcessor
 from roundhouse.frontend.outputs import RequestOutput, RequestOutputKind
@@ -88,6 +89,11 @@ class AsyncLLM:
     def max_model_len(self) -> int:
         """Tokens of prompt and answer together, as the engines that are here can hold them."""
         return min([self._model_max_len, *(view.hello.max_model_len for view in self.client.engines())])
+
+    @property
+    def num_live_requests(self) -> int:
+        """Choices whose callers wait for more, and requests whose prompt is still worked on."""
+        return len(self.output_processor.request_states) + len(self.output_processor.reservations)
 
     def engines(self) -> list[EngineView]:
         return self.client.engines()
@@ -268,7 +274,9 @@ class AsyncLLM:
         try:
             while True:
                 await self._handle_batch(await self.client.get_output_async())
-        except Exception as error:
+        except BaseException as error:
+            if not is_fault(error):
+                raise
             logger.exception("the output handler failed; every request ends")
             failure = (
                 error if isinstance(error, RoundhouseError) else EngineDeadError(f"the output handler failed: {error}")

@@ -5,19 +5,23 @@ Pure, apart from the random bits that come in; `tokenize` is slow for long texts
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
 import msgspec
 
+from roundhouse.frontend.faults import is_fault
 from roundhouse.frontend.parent_request import child_id
 from roundhouse.model_store.errors import InvalidText
 from roundhouse.model_store.tokenizer import Tokenizer
 from roundhouse.protocol import limits
-from roundhouse.protocol.errors import ContextLengthExceeded, InvalidRequest
+from roundhouse.protocol.errors import ContextLengthExceeded, EngineGenerateError, InvalidRequest
 from roundhouse.protocol.messages import EngineCoreRequest, PoolingParams
 from roundhouse.protocol.sampling import SamplingParams
+
+logger = logging.getLogger(__name__)
 
 SEED_BITS = 64
 
@@ -91,7 +95,10 @@ class InputProcessor:
         return ParsedRequest(text, token_ids, params, cache_salt, add_special_tokens)
 
     def tokenize(self, parsed: ParsedRequest) -> list[int]:
-        """The prompt's token ids. Thread-safe. Raises `InvalidRequest` for text that has no UTF-8 form."""
+        """The prompt's token ids. Thread-safe.
+
+        Raises `InvalidRequest` for text that has no UTF-8 form, and `EngineGenerateError` when the tokenizer fails.
+        """
         if parsed.token_ids is not None:
             return parsed.token_ids
         assert parsed.text is not None
@@ -99,6 +106,11 @@ class InputProcessor:
             return self._tokenizer.encode(parsed.text, parsed.add_special_tokens)
         except InvalidText as error:
             raise InvalidRequest(error.message, param="prompt") from None
+        except BaseException as error:
+            if not is_fault(error):
+                raise
+            logger.exception("the tokenizer failed on a prompt of %d characters", len(parsed.text))
+            raise EngineGenerateError("the prompt could not be tokenized") from error
 
     def make_requests(
         self,

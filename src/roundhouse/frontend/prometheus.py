@@ -56,11 +56,16 @@ class PrometheusStatLogger:
         self.registry.register(_BeforeReading(self._refresh))
         self._metrics = m.Metrics(self.registry, model_name)
         self._client = client
+        self._num_live: Callable[[], int] = lambda: 0
         self._totals: dict[EngineLife, SchedulerStats] = {}
         self._counted: dict[tuple[m.Metric | str, ...], int] = {}
         if isinstance(client, CountsMesh):
             observe = self._metrics.histogram(m.MESH_RESUME_GAP).observe
             client.resume_listeners.append(lambda resumed: observe(resumed.gap_s))
+
+    def watch_live_requests(self, count: Callable[[], int]) -> None:
+        """`count` is asked when the metrics are read."""
+        self._num_live = count
 
     def record(self, iteration: IterationStats, engine: EngineSample | None) -> None:
         metrics = self._metrics
@@ -112,6 +117,7 @@ class PrometheusStatLogger:
         gauge = self._metrics.gauge
         gauge(m.NUM_REQUESTS_RUNNING).set(sum(load.num_running_reqs for load in loads))
         gauge(m.NUM_REQUESTS_WAITING).set(sum(load.num_waiting_reqs for load in loads))
+        gauge(m.NUM_REQUESTS_LIVE).set(self._num_live())
         num_blocks = sum(view.hello.num_blocks for view in views)
         used_blocks = sum(view.hello.num_blocks * view.load.kv_cache_usage for view in views)
         gauge(m.KV_CACHE_USAGE).set(used_blocks / num_blocks if num_blocks else 0.0)

@@ -8,15 +8,15 @@ from dataclasses import replace
 from typing import Any, Self, cast
 
 from roundhouse.frontend.input_processor import Prompt
-from roundhouse.frontend.outputs import RequestOutput, RequestOutputKind
+from roundhouse.frontend.outputs import CompletionOutput, RequestOutput, RequestOutputKind
 from roundhouse.model_store import ChatTemplate, Tokenizer, load_chat_template, resolve_model
 from roundhouse.offline.chat_prompts import Conversation, text_only
 from roundhouse.offline.engine_args import EngineArgs
 from roundhouse.offline.interrupts import interrupts_between_steps
 from roundhouse.offline.llm_engine import LLMEngine
 from roundhouse.offline.progress import request_progress
-from roundhouse.protocol.errors import InvalidRequest, RequestError
-from roundhouse.protocol.sampling import SamplingParams
+from roundhouse.protocol.errors import EngineGenerateError, InvalidRequest, RequestError, RoundhouseError
+from roundhouse.protocol.sampling import FinishReason, SamplingParams
 
 Params = SamplingParams | Sequence[SamplingParams] | None
 
@@ -62,13 +62,15 @@ class LLM:
         bar on a terminal. priority: one for each prompt, lower runs first; for the priority policy.
 
         Raises a `RequestError` that names the first prompt which cannot be run; then none is. A request that failed
-        later has `finish_reason` "error" and the `error` in its output, and the others their answers. Raises
-        `EngineDeadError` when the engine itself failed. Interrupted, it ends every request, and may be called again.
+        later, or whose prompt broke the tokenizer, has `finish_reason` "error" and the `error` in its output, and the
+        others their answers. Raises `EngineDeadError` when the engine itself failed. Interrupted, it ends every
+        request, and may be called again.
         """
         each = _as_list(prompts)
         params = self._params_for_each(sampling_params, len(each))
         priorities = _for_each("priority", priority, len(each), 0)
         request_ids: list[str] = []
+        failed: dict[str, RequestOutput] = {}
         try:
             for index, prompt in enumerate(each):
                 request_id = next(self._request_ids)
@@ -84,8 +86,10 @@ class LLM:
                     )
                 except RequestError as error:
                     raise type(error)(f"prompts[{index}]: {error.message}", param=error.param) from error
+                except EngineGenerateError as error:
+                    failed[request_id] = _untokenized(request_id, prompt, params[index], error)
                 request_ids.append(request_id)
-            outputs = self._run(len(each), show_progress=use_tqdm)
+            outputs = failed | self._run(len(each) - len(failed), show_progress=use_tqdm)
         except BaseException:
             self.llm_engine.abort_request(request_ids)
             raise
@@ -162,6 +166,13 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Any]:
         each = list(prompts)
         return [each] if each and isinstance(each[0], int) else each
     raise InvalidRequest("a prompt is a text or a list of token ids", param="prompt")
+
+
+def _untokenized(request_id: str, prompt: Prompt, params: SamplingParams, error: RoundhouseError) -> RequestOutput:
+    """The output of a request that never came to be: a fault that its prompt led to is no reason to run none."""
+    text = prompt if isinstance(prompt, str) else prompt.get("prompt") if isinstance(prompt, Mapping) else None
+    choices = [CompletionOutput(index, "", [], finish_reason=str(FinishReason.ERROR)) for index in range(params.n)]
+    return RequestOutput(request_id, text, [], choices, finished=True, error=error)
 
 
 def _is_conversation(messages: object) -> bool:

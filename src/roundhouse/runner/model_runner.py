@@ -25,7 +25,8 @@ from roundhouse.runner.sampling_rows import SamplingRows
 from roundhouse.scheduler.step import ModelRunnerOutput, NewRequest, SchedulerOutput
 
 NO_TOKEN_POSSIBLE = "no token could be chosen: the logits are not finite, or the parameters forbid every token"
-SAMPLER_FAILED = "the sampler failed on this request's parameters"
+SAMPLER_FAILED = "the sampler failed on this request"
+PROMPT_LOGPROBS_FAILED = "the log probabilities of the prompt could not be computed"
 
 Sample = Callable[[torch.Tensor, np.ndarray, np.ndarray, SamplingRows], SamplerOutput]
 """As `sampler.sample`."""
@@ -129,7 +130,7 @@ class ModelRunner:
         rows = step.rows[step.sampling]
         request_ids = [step.request_ids[place] for place in step.sampling.tolist()]
         num_outputs = self._batch.num_tokens[rows] - self._batch.num_prompt_tokens[rows]
-        sampled = self._sample_all(step, logits, rows, request_ids, num_outputs)
+        sampled = self._sample_all(step, logits, rows, request_ids, num_outputs, failed)
         if failed or not sampled.is_valid.all():
             rows, request_ids, sampled = self._drop_failed(rows, request_ids, sampled, failed)
         self._batch.append_tokens(rows, sampled.token_ids)
@@ -143,9 +144,17 @@ class ModelRunner:
         )
 
     def _sample_all(
-        self, step: StepInput, logits: torch.Tensor, rows: np.ndarray, request_ids: list[str], num_outputs: np.ndarray
+        self,
+        step: StepInput,
+        logits: torch.Tensor,
+        rows: np.ndarray,
+        request_ids: list[str],
+        num_outputs: np.ndarray,
+        failed: dict[str, str],
     ) -> SamplerOutput:
-        """A sampler that chokes on one row may not take the others along: each then gets a try of its own."""
+        """A sampler that chokes on one row may not take the others along: each then gets a try of its own, and those
+        that fail again are added to `failed`.
+        """
         try:
             return self._sample(logits, rows, num_outputs, self._params)
         except Exception:
@@ -159,6 +168,7 @@ class ModelRunner:
                 alone = self._sample(logits[one], rows[one], num_outputs[one], self._params)
             except Exception:
                 logger.exception("the sampler failed on one request", extra={"request_id": request_ids[place]})
+                failed.setdefault(request_ids[place], SAMPLER_FAILED)
                 continue
             sampled.token_ids[one], sampled.is_valid[one] = alone.token_ids, alone.is_valid
             if 0 in alone.logprobs:
@@ -188,13 +198,16 @@ class ModelRunner:
             first = int(self._batch.num_computed[row])
             end = first + int(step.num_scheduled[place])
             last = min(end, int(self._batch.num_prompt_tokens[row]) - 1)
-            collector.add_chunk(
-                first,
-                self._batch.token_ids[row, first + 1 : last + 1],
-                int(step.attention.query_starts[place]),
-                self._logits_of,
-                self._device,
-            )
+            next_token_ids = self._batch.token_ids[row, first + 1 : last + 1]
+            try:
+                collector.add_chunk(
+                    first, next_token_ids, int(step.attention.query_starts[place]), self._logits_of, self._device
+                )
+            except Exception:
+                logger.exception("no logprobs of a prompt", extra={"request_id": request_id})
+                self._refused[request_id] = PROMPT_LOGPROBS_FAILED
+                del self._prompt_logprobs[row]
+                continue
             if end >= self._batch.num_prompt_tokens[row]:
                 finished[request_id] = self._prompt_logprobs.pop(row).finish()
         return finished

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 import msgspec
 from fastapi import APIRouter, Request, Response
 
+from roundhouse.frontend.faults import is_fault
 from roundhouse.protocol import limits
-from roundhouse.protocol.errors import InvalidRequest
+from roundhouse.protocol.errors import EngineGenerateError, InvalidRequest, RoundhouseError
 from roundhouse.server.body import BodyReader
 from roundhouse.server.chat_prompt import check_text_fits, render_prompt
 from roundhouse.server.models import served_model
@@ -16,6 +20,11 @@ from roundhouse.server.openapi import request_body
 from roundhouse.server.schema import DetokenizeBody, TokenizeBody
 from roundhouse.server.state import ServerSettings, ServerState
 from roundhouse.server.unserved import UNSERVED_TOKENIZE, UnservedFields
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 _tokenize_decoder = msgspec.json.Decoder(TokenizeBody)
 _detokenize_decoder = msgspec.json.Decoder(DetokenizeBody)
@@ -36,7 +45,7 @@ def tokenize_routes(state: ServerState, settings: ServerSettings, bodies: BodyRe
         check_text_fits(state, len(text), param="messages" if body.prompt is None else "prompt")
         # A template writes the special tokens itself.
         adds_special = body.prompt is not None if body.add_special_tokens is None else body.add_special_tokens
-        answer = await asyncio.to_thread(_tokenize, state, text, adds_special, bool(body.return_token_strs))
+        answer = await _off_the_loop(_tokenize, state, text, adds_special, bool(body.return_token_strs))
         return Response(answer, media_type="application/json")
 
     @router.post("/detokenize", openapi_extra=request_body(DetokenizeBody))
@@ -53,10 +62,21 @@ def tokenize_routes(state: ServerState, settings: ServerSettings, bodies: BodyRe
         for token_id in (min(body.tokens, default=0), max(body.tokens, default=0)):
             if not 0 <= token_id < size:
                 raise InvalidRequest(f"tokens: token id {token_id} is outside the vocabulary of {size}", param="tokens")
-        text = await asyncio.to_thread(state.tokenizer.decode, body.tokens, skip_special_tokens=False)
+        text = await _off_the_loop(state.tokenizer.decode, body.tokens, skip_special_tokens=False)
         return {"prompt": text}
 
     return router
+
+
+async def _off_the_loop(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Whatever breaks inside the tokenizer is an error of this request."""
+    try:
+        return await asyncio.to_thread(work, *args, **kwargs)
+    except BaseException as error:
+        if isinstance(error, RoundhouseError) or not is_fault(error):
+            raise
+        log.exception("the tokenizer failed")
+        raise EngineGenerateError("the tokenizer failed on this request") from error
 
 
 def _tokenize(state: ServerState, text: str, add_special_tokens: bool, with_strs: bool) -> bytes:

@@ -53,6 +53,11 @@ NUM_REQUESTS_RUNNING = Metric(
 NUM_REQUESTS_WAITING = Metric(
     "roundhouse_num_requests_waiting", Kind.GAUGE, "Requests that wait in the engines, all frontends' together."
 )
+NUM_REQUESTS_LIVE = Metric(
+    "roundhouse_num_requests_live",
+    Kind.GAUGE,
+    "Requests that this frontend holds for its clients, wherever they are; a choice of n is one.",
+)
 KV_CACHE_USAGE = Metric(
     "roundhouse_kv_cache_usage", Kind.GAUGE, "Fraction of the engines' KV cache blocks that requests hold, 0 to 1."
 )

@@ -124,3 +124,14 @@ def test_abort_all_answers_everyone() -> None:
     core.add_request(engine_core_request("y", [1, 2]), B)
     told = {client: [(o.request_id, o.finish_reason) for o in m.outputs] for client, m in core.abort_all().items()}
     assert told == {A: [("x", FinishReason.ABORT)], B: [("y", FinishReason.ABORT)]}
+
+
+def test_a_fault_in_building_a_request_ends_that_request_alone() -> None:
+    core = engine_core()
+    # What no decoder lets through: the checks themselves break on it.
+    broken = msgspec.structs.replace(GOOD, request_id="broken", prompt_token_ids=["text"])
+    assert core.add_request(GOOD, A) is None
+    refusal = core.add_request(broken, A)
+    assert refusal is not None
+    assert refusal.error == OutputError("engine_generate_error", "the engine could not take this request in")
+    assert [output.request_id for output in outputs_of(core)[A]] == ["x"]

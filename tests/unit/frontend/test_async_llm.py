@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -20,6 +21,7 @@ from roundhouse.protocol.errors import (
 )
 from roundhouse.protocol.messages import OutputError, PoolingParams, SchedulerStats
 from roundhouse.protocol.sampling import FinishReason, SamplingParams
+from tests.support.faulty_tokenizer import FAULTS, BackendThatFails
 from tests.support.scripted_client import HELLO, ScriptedClient, one_by_one, output
 from tests.support.small_tokenizers import byte_level, ids_of
 
@@ -375,6 +377,36 @@ def test_a_bug_in_a_callers_path_is_one_requests_error():
         assert not llm.errored
 
     run(test)
+
+
+@pytest.mark.parametrize("text", ["Hi", "Hi" * 200], ids=["on the loop", "on a thread"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_tokenizer_that_breaks_is_one_requests_error(fault, text, monkeypatch):
+    async def test(llm, client):
+        broken = replace(TOKENIZER, backend=BackendThatFails(FAULTS[fault]))
+        monkeypatch.setattr(llm.input_processor, "_tokenizer", broken)
+        with pytest.raises(EngineGenerateError, match="tokenized"):
+            await collect(llm.generate(text, SamplingParams(), "r"))
+        assert llm.is_running
+        (last,) = await collect(llm.generate([ABC], SamplingParams(max_tokens=1), "r", output_kind=DELTA))
+        assert last.finished
+
+    config = FrontendConfig(tokenize_in_thread_above_chars=100)
+    run(test, client=ScriptedClient(lambda request: one_by_one(request, [ABC])), config=config)
+
+
+def test_a_panic_in_the_output_handler_reaches_every_caller():
+    class PanickingLogger(Recorder):
+        def record(self, iteration, engine):
+            if iteration.num_generation_tokens:
+                FAULTS["panic"]()
+
+    async def test(llm, client):
+        with pytest.raises(EngineDeadError, match="output handler failed"):
+            await collect(llm.generate("Hi", SamplingParams(max_tokens=2), "r"))
+        assert llm.errored
+
+    run(test, client=ScriptedClient(lambda request: one_by_one(request, [ABC, DEF])), recorder=PanickingLogger())
 
 
 def test_shutdown_ends_every_request_and_closes_the_client():

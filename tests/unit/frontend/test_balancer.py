@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,13 +42,41 @@ def test_a_bigger_engine_gets_more() -> None:
 
 def test_a_full_cache_with_a_queue_weighs_more_than_a_few_requests() -> None:
     full = load(0, num_reported=10, num_waiting=5, kv_cache_usage=1.0)
-    assert choose([full, load(1, num_reported=20)]) == 11
-    assert choose([full, load(1, num_reported=26)]) == 10
+    assert choose([full, load(1, num_reported=27)]) == 11
+    assert choose([full, load(1, num_reported=29)]) == 10
+
+
+def test_a_cache_that_a_few_long_requests_fill_counts_before_anything_waits() -> None:
+    full = load(0, num_reported=2, kv_cache_usage=1.0)
+    assert choose([full, load(1, num_reported=4)]) == 11
+    assert choose([full, load(1, num_reported=6)]) == 10
+    half_full = load(0, num_reported=2, kv_cache_usage=0.5)
+    assert choose([half_full, load(1, num_reported=3)]) == 10
 
 
 def test_equals_take_turns() -> None:
     loads = [load(0), load(1), load(2)]
     assert [choose(loads, turn=turn) for turn in range(6)] == [10, 11, 12, 10, 11, 12]
+
+
+def test_the_one_behind_a_busy_one_gets_no_turn_twice() -> None:
+    loads = [load(0, num_reported=1), load(1), load(2), load(3, num_reported=1)]
+    assert [choose(loads, turn=turn) for turn in range(4)] == [11, 12, 11, 12]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 20), st.integers(0, 5), st.floats(0, 0.5)), min_size=2, max_size=6),
+    st.integers(0, 100),
+)
+def test_a_burst_between_two_reports_levels_the_engines(engines: list[tuple[int, int, float]], num_sent: int) -> None:
+    """Nobody gets one more while another has less; so a new, empty engine catches up and is not swamped."""
+    loads = [load(i, num_reported=a + b, num_waiting=b, kv_cache_usage=kv) for i, (a, b, kv) in enumerate(engines)]
+    for turn in range(num_sent):
+        chosen = choose(loads, turn=turn)
+        loads = [replace(each, num_sent_since=each.num_sent_since + (each.session_id == chosen)) for each in loads]
+    totals = [each.num_reported + each.num_sent_since for each in loads]
+    assert sum(each.num_sent_since for each in loads) == num_sent
+    assert all(total <= min(totals) + 1 for total, each in zip(totals, loads, strict=True) if each.num_sent_since)
 
 
 def test_a_rank_pins() -> None:

@@ -1,13 +1,16 @@
 """What becomes of a prompt and its params, and everything that is refused before an engine hears of it."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
 from roundhouse.frontend.input_processor import InputProcessor
 from roundhouse.protocol import limits
-from roundhouse.protocol.errors import ContextLengthExceeded, InvalidRequest
+from roundhouse.protocol.errors import ContextLengthExceeded, EngineGenerateError, InvalidRequest
 from roundhouse.protocol.messages import EngineCoreRequest, PoolingParams
 from roundhouse.protocol.sampling import SamplingParams
+from tests.support.faulty_tokenizer import FAULTS, BackendThatFails
 from tests.support.small_tokenizers import byte_level, ids_of
 
 TOKENIZER = byte_level()
@@ -171,3 +174,12 @@ def test_min_tokens_needs_a_token_that_does_not_stop():
         requests("Hi", params)
     assert caught.value.param == "allowed_token_ids"
     assert requests("Hi", SamplingParams(allowed_token_ids=[5, 7], stop_token_ids=[5], min_tokens=2))
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_tokenizer_that_breaks_is_an_error_of_the_request(fault):
+    broken = replace(TOKENIZER, backend=BackendThatFails(FAULTS[fault]))
+    processor = InputProcessor(broken, random_bits)
+    parsed = processor.parse("Hi", SamplingParams(), None, MAX_LEN)
+    with pytest.raises(EngineGenerateError, match="could not be tokenized"):
+        processor.tokenize(parsed)

@@ -9,6 +9,7 @@ from roundhouse.frontend.input_processor import InputProcessor
 from roundhouse.frontend.output_processor import OutputProcessor
 from roundhouse.frontend.outputs import CompletionOutput, RequestOutput, RequestOutputKind
 from roundhouse.frontend.stats import IterationStats
+from roundhouse.frontend.token_stream import TokenStream
 from roundhouse.protocol.errors import (
     DuplicateRequestId,
     EngineDeadError,
@@ -25,6 +26,7 @@ from roundhouse.protocol.messages import (
     PromptLogprobs,
 )
 from roundhouse.protocol.sampling import FinishReason, SamplingParams
+from tests.support.faulty_tokenizer import FAULTS
 from tests.support.scripted_client import output
 from tests.support.small_tokenizers import byte_level, ids_of
 
@@ -32,6 +34,12 @@ TOKENIZER = byte_level()
 DELTA, CUMULATIVE, FINAL_ONLY = RequestOutputKind.DELTA, RequestOutputKind.CUMULATIVE, RequestOutputKind.FINAL_ONLY
 ABC, DEF, GHI, END = ids_of(TOKENIZER, "ABC", "DEF", "GHI", "<|end|>")
 PROMPT = ids_of(TOKENIZER, "Hello", ".")
+
+
+def fail_on(token_id, fault, monkeypatch):
+    """Detokenizers fail by `fault` when they meet the token."""
+    step = TokenStream.step
+    monkeypatch.setattr(TokenStream, "step", lambda self, new: FAULTS[fault]() if new == token_id else step(self, new))
 
 
 class Frontend:
@@ -264,6 +272,56 @@ def test_a_fault_of_ours_ends_the_request_it_met():
     with pytest.raises(EngineGenerateError):
         collector.get_nowait()
     assert other.get_nowait() is not None
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_detokenizer_that_fails_on_a_token_ends_that_request_alone(fault, monkeypatch):
+    fail_on(GHI, fault, monkeypatch)
+    frontend = Frontend()
+    collector, (first, second) = frontend.add(params=SamplingParams(n=2))
+    other, (bystander,) = frontend.add("other")
+    to_abort = frontend.process(output(first, [GHI]), output(second, [ABC]), output(bystander, [ABC]))
+    assert to_abort == [first.request_id, second.request_id]
+    with pytest.raises(EngineGenerateError, match="could not be processed"):
+        collector.get_nowait()
+    assert other.get_nowait().outputs == [choice("ABC", [ABC])]
+    assert frontend.abort("other") == [bystander.request_id]
+    frontend.assert_empty()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_detokenizer_that_fails_on_the_prompt_leaves_nothing_of_it(fault, monkeypatch):
+    frontend = Frontend()
+    fail_on(PROMPT[-1], fault, monkeypatch)
+    with pytest.raises(EngineGenerateError, match="prompt"):
+        frontend.add(params=SamplingParams(n=2))
+    frontend.assert_empty()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_an_abort_ends_a_request_whose_last_text_cannot_be_made(fault, monkeypatch):
+    frontend = Frontend()
+    collector, children = frontend.add(params=SamplingParams(n=2))
+    other, (bystander,) = frontend.add("other")
+    monkeypatch.setattr(TokenStream, "flush", lambda self: FAULTS[fault]())
+    assert frontend.abort("r") == [child.request_id for child in children]
+    with pytest.raises(EngineGenerateError):
+        collector.get_nowait()
+    monkeypatch.undo()
+    assert frontend.abort("other") == [bystander.request_id]
+    assert other.get_nowait().finished
+    frontend.assert_empty()
+
+
+def test_an_interrupt_is_no_fault_of_a_request(monkeypatch):
+    def interrupt(self, token_id):
+        raise KeyboardInterrupt
+
+    frontend = Frontend()
+    _, (request,) = frontend.add()
+    monkeypatch.setattr(TokenStream, "step", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        frontend.process(output(request, [ABC]))
 
 
 def test_an_abort_gives_what_there_is():

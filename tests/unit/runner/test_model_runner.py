@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from roundhouse.models.causal_lm import CausalLM
 from roundhouse.models.loader import wrap_module
 from roundhouse.protocol.sampling import SamplingParams
-from roundhouse.runner.model_runner import NO_TOKEN_POSSIBLE
+from roundhouse.runner.model_runner import NO_TOKEN_POSSIBLE, PROMPT_LOGPROBS_FAILED, SAMPLER_FAILED
+from roundhouse.runner.prompt_logprobs import PromptLogprobsRow
 from roundhouse.runner.sampler import SamplerOutput, sample
 from roundhouse.runner.sampling_rows import SamplingRows
-from roundhouse.scheduler.step import ModelRunnerOutput, SchedulerOutput
+from roundhouse.scheduler.step import ModelRunnerOutput, NewRequest, SchedulerOutput
 from tests.support.runner_driver import GREEDY, RunnerDriver, make_runner
 from tests.support.tiny_models import MAX_MODEL_LEN, VOCAB_SIZE, tiny_model
 
@@ -188,6 +189,40 @@ def test_a_sampler_that_chokes_on_one_request_fails_that_one(caplog: pytest.LogC
     for name in names:
         add(together, name)
     result = together.step({name: len(MIXED[name][0]) for name in names})
-    assert result.failed == {"drawn": NO_TOKEN_POSSIBLE}
+    assert result.failed == {"drawn": SAMPLER_FAILED}
     assert result.sampled_token_ids == {name: alone(name)[:1] for name in ("edited", "greedy")}
     assert "the sampler failed on one request" in caplog.text
+
+
+def test_parameters_that_the_sampler_cannot_take_fail_their_own_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    add_as_before = SamplingRows.add
+
+    def choking(self: SamplingRows, row: int, request: NewRequest) -> None:
+        if request.seed == 13:
+            raise ZeroDivisionError("seed 13")
+        add_as_before(self, row, request)
+
+    monkeypatch.setattr(SamplingRows, "add", choking)
+    two = driver()
+    add(two, "greedy")
+    two.add("bad", [1, 2], seed=13)
+    assert two.step_all() == ModelRunnerOutput({"greedy": alone("greedy")[:1]}, failed={"bad": SAMPLER_FAILED})
+    two.finish("bad")
+    assert two.run(NUM_OUTPUTS)["greedy"] == alone("greedy")
+
+
+@pytest.mark.parametrize("chunk", [3, 20])
+def test_prompt_logprobs_that_cannot_be_computed_fail_their_own_request(
+    chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def choking(self: PromptLogprobsRow, *args: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(PromptLogprobsRow, "add_chunk", choking)
+    two = driver()
+    add(two, "greedy")
+    two.add("bad", list(range(20)), SamplingParams(temperature=0.0, prompt_logprobs=2))
+    output = two.step({"greedy": len(MIXED["greedy"][0]), "bad": chunk})
+    assert output == ModelRunnerOutput({"greedy": alone("greedy")[:1]}, failed={"bad": PROMPT_LOGPROBS_FAILED})
+    two.finish("bad")
+    assert two.run(NUM_OUTPUTS)["greedy"] == alone("greedy")

@@ -1,10 +1,12 @@
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from roundhouse.server.app import build_app
 from tests.support.asgi import Answer, post
-from tests.support.scripted_llm import MAX_MODEL_LEN, SETTINGS, ScriptedLLM, server_state, spell
+from tests.support.faulty_tokenizer import FAULTS
+from tests.support.scripted_llm import MAX_MODEL_LEN, SETTINGS, ByteTokenizer, ScriptedLLM, server_state, spell
 
 HI = [{"role": "user", "content": "hi"}]
 
@@ -55,3 +57,18 @@ def test_ids_become_text_again() -> None:
 def test_bad_bodies_are_refused_with_the_field(path: str, body: Any, param: str) -> None:
     answer = ask(path, body)
     assert (answer.status, answer.json["error"]["param"]) == (400, param)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(("path", "body"), [("/tokenize", {"prompt": "Hi"}), ("/detokenize", {"tokens": [72]})])
+def test_a_tokenizer_that_breaks_is_an_answer_of_its_own(path: str, body: Any, fault: str) -> None:
+    class Broken(ByteTokenizer):
+        def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+            FAULTS[fault]()
+
+        def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+            FAULTS[fault]()
+
+    state = server_state(ScriptedLLM(spell("a")), tokenizer=Broken())
+    answer = post(build_app(state, SETTINGS), path, body)
+    assert (answer.status, answer.json["error"]["code"]) == (500, "engine_generate_error")

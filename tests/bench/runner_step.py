@@ -1,4 +1,4 @@
-"""What a step of the model runner costs apart from the model: `python tests/bench/bench_step_python.py [--profile]`.
+"""What a step of the model runner costs apart from the model: `python -m tests.bench.runner_step [--profile]`.
 
 The model is a stub that returns the same logits again and again, so what is left is the rows, the attention metadata,
 the sampler and the output. With the vocabulary of the default model the sampler's own kernels (max, topk, logsumexp
@@ -25,13 +25,16 @@ from roundhouse.runner.kv_store import KVStore
 from roundhouse.runner.model_runner import ModelRunner
 from roundhouse.scheduler.step import NewRequest, SchedulerOutput
 
+GREEDY = SamplingParams(temperature=0.0)
 SAMPLINGS = {
-    "greedy": SamplingParams(temperature=0.0),
+    "greedy": GREEDY,
     "temperature 0.7, top_p 0.9": SamplingParams(temperature=0.7, top_p=0.9),
     "temperature 1": SamplingParams(temperature=1.0),
     "greedy, 5 logprobs": SamplingParams(temperature=0.0, logprobs=5),
     "greedy, penalties": SamplingParams(temperature=0.0, repetition_penalty=1.1),
 }
+SMALL_VOCABULARY = 128
+REAL_VOCABULARY = 49152
 PROMPT_TOKENS = 200
 BLOCK_SIZE = 16
 LAYER = LayerShape(1, 4, 4, 1, window=None, has_softcap=False, has_sinks=False)
@@ -65,8 +68,10 @@ class StubModel:
         pass
 
 
-def measure(num_requests: int, vocab_size: int, params: SamplingParams, *, num_steps: int, profile: bool) -> float:
-    """Microseconds a decode step, the median."""
+def step_us(
+    num_requests: int, vocab_size: int, params: SamplingParams, *, num_steps: int = 200, profile: bool = False
+) -> float:
+    """Microseconds a decode step, the median, the stub's own forward pass taken off."""
     model = StubModel(num_requests, vocab_size)
     store = KVStore([LAYER], num_blocks=2, block_size=BLOCK_SIZE, dtype=torch.float32, device=model.device)
     backend = SdpaBackend(store, dtype=torch.float32, device=model.device)
@@ -107,9 +112,9 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     print("| sampling | vocabulary | 1 stream, µs | 64 streams, µs |\n|---|---|---|---|")
     for name, params in SAMPLINGS.items():
-        for vocab_size in (128, 49152):
+        for vocab_size in (SMALL_VOCABULARY, REAL_VOCABULARY):
             columns = [
-                measure(count, vocab_size, params, num_steps=arguments.steps, profile=arguments.profile)
+                step_us(count, vocab_size, params, num_steps=arguments.steps, profile=arguments.profile)
                 for count in (1, 64)
             ]
             print(f"| {name} | {vocab_size} | {columns[0]:.0f} | {columns[1]:.0f} |")
