@@ -20,6 +20,7 @@ import pytest
 import uvloop
 import zmq
 
+from roundhouse.frontend.live_requests import WaitLimits
 from roundhouse.frontend.mp_client import AsyncMPClient
 from roundhouse.protocol.errors import (
     ConfigError,
@@ -32,6 +33,7 @@ from roundhouse.protocol.errors import (
 )
 from roundhouse.protocol.messages import EngineCoreOutput
 from roundhouse.protocol.sampling import FinishReason
+from tests.support.free_ports import free_port_pair
 from tests.support.mesh import request
 from tests.support.mesh_engine import pattern, rows
 
@@ -59,24 +61,11 @@ def new_address(kind: str, tmp_path: Path, name: str = "mesh") -> str:
         case "ipc":
             return f"ipc://{tmp_path}/{name}"
         case "tcp":
-            return f"tcp://127.0.0.1:{free_port_pair()}"
+            return f"tcp://127.0.0.1:{free_port_pair('127.0.0.1')}"
         case _:
             if not is_ipv6_here():
                 pytest.skip("no IPv6 on this machine")
-            return f"tcp://[::1]:{free_port_pair()}"
-
-
-def free_port_pair() -> int:
-    """A port that is free together with the next one; bind them soon."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = first.getsockname()[1]
-            try:
-                second.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
-            return port
+            return f"tcp://[::1]:{free_port_pair('::1')}"
 
 
 class Processes:
@@ -115,7 +104,8 @@ def processes() -> Iterator[Processes]:
 
 @asynccontextmanager
 async def client_on(address: str, **options: Any) -> AsyncIterator[AsyncMPClient]:
-    client = AsyncMPClient(address, **options)
+    """A request that no engine can take is refused at once."""
+    client = AsyncMPClient(address, wait_limits=WaitLimits(wait_s=0), **options)
     client.start()
     try:
         yield client
@@ -221,7 +211,7 @@ def test_large_arrays_arrive_intact_while_buffers_are_reused(address: str, proce
     asyncio.run(main())
 
 
-def test_a_killed_engine_is_noticed_at_once_and_its_requests_are_answered(address: str, processes: Processes) -> None:
+def test_a_killed_engine_is_noticed_at_once_and_its_requests_move(address: str, processes: Processes) -> None:
     async def main() -> None:
         async with client_on(address) as client:
             engine = processes.engine(address)
@@ -236,18 +226,15 @@ def test_a_killed_engine_is_noticed_at_once_and_its_requests_are_answered(addres
             assert lost == 5
             killed_at = time.monotonic()
             engine.kill()
-            answer = await client.get_output_async()
+            await engines_of(client, 1)
             assert time.monotonic() - killed_at < 0.5
-            assert len(answer.outputs) == lost
-            for output in answer.outputs:
-                assert output.finish_reason is FinishReason.ERROR
-                assert output.error is not None
-                assert (output.error.code, output.new_token_ids) == ("engine_dead", [])
+            assert client.engines()[0].num_inflight == len(ids)
             os.kill(other.pid, signal.SIGCONT)
-            rest = await collect(client, set(ids) - {output.request_id for output in answer.outputs})
-            assert all(outputs[-1].finish_reason is FinishReason.LENGTH for outputs in rest.values())
+            found = await collect(client, set(ids))
+            assert [found[name][-1].finish_reason for name in ids] == [FinishReason.LENGTH] * len(ids)
+            assert sorted(found[name][-1].attempt for name in ids) == [0] * lost + [1] * lost
             assert [view.identity for view in client.engines()] == ["engine-1"]
-            assert (client.counters.num_lost, client.counters.num_requests_lost) == (1, lost)
+            assert (client.counters.num_lost, client.counters.num_requests_lost) == (1, 0)
 
     asyncio.run(main())
 
@@ -477,7 +464,7 @@ def test_malformed_messages_end_nothing(tmp_path: Path, processes: Processes) ->
 
 
 def test_one_frontend_by_two_addresses_has_one_session(processes: Processes) -> None:
-    port = free_port_pair()
+    port = free_port_pair("127.0.0.1")
 
     async def main() -> None:
         async with client_on(f"tcp://*:{port}", insecure_mesh=True) as client:
@@ -491,7 +478,7 @@ def test_one_frontend_by_two_addresses_has_one_session(processes: Processes) -> 
 
 
 def test_an_engine_finds_its_frontend_by_name(processes: Processes) -> None:
-    port = free_port_pair()
+    port = free_port_pair("127.0.0.1")
 
     async def main() -> None:
         async with client_on(f"tcp://localhost:{port}") as client:
@@ -514,7 +501,7 @@ def test_an_address_that_is_taken_is_one_clear_line(address: str) -> None:
 
 
 def test_a_second_port_that_is_taken_leaves_the_first_one_free() -> None:
-    port = free_port_pair()
+    port = free_port_pair("127.0.0.1")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", port + 1))
         taken.listen()
@@ -527,11 +514,11 @@ def test_a_second_port_that_is_taken_leaves_the_first_one_free() -> None:
 @pytest.mark.parametrize("host", ["*", "0.0.0.0", "[::]", "10.0.0.1"])
 def test_others_reach_the_mesh_only_when_that_is_allowed(host: str) -> None:
     with pytest.raises(ConfigError, match="the mesh asks for no key"):
-        AsyncMPClient(f"tcp://{host}:{free_port_pair()}")
+        AsyncMPClient(f"tcp://{host}:{free_port_pair('127.0.0.1')}")
 
 
 def test_a_wildcard_is_bound_when_allowed(processes: Processes) -> None:
-    port = free_port_pair()
+    port = free_port_pair("127.0.0.1")
 
     async def main() -> None:
         async with client_on(f"tcp://*:{port}", insecure_mesh=True) as client:

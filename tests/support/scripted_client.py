@@ -132,6 +132,13 @@ class ScriptedClient(EngineCoreClient):
             return []
         return [EngineView(self.hello.identity, 0, "admitted", self.hello, self.load, 0, 0.0)]
 
+    @property
+    def num_waiting(self) -> int:
+        return 0
+
+    def drain_engine(self, identity: str) -> bool:
+        return False
+
     async def wait_for_engine(self) -> Hello:
         assert self.hello is not None
         return self.hello

@@ -1,20 +1,23 @@
-from types import SimpleNamespace
-
 import msgspec
 
+from roundhouse.frontend.live_request import Resumed
+from roundhouse.frontend.loss import LossCause
+from roundhouse.frontend.mp_client import Counters
 from roundhouse.frontend.prometheus import PrometheusStatLogger
 from roundhouse.frontend.stats import EngineSample, FinishedRequest, IterationStats
 from roundhouse.protocol.messages import SchedulerStats
 from roundhouse.protocol.sampling import FinishReason
+from roundhouse.telemetry import metrics as m
 from tests.support.scripted_client import ScriptedClient
 
 
 class MeshClient(ScriptedClient):
+    num_waiting = 0
+
     def __init__(self):
         super().__init__()
-        self.counters = SimpleNamespace(
-            num_refused=0, num_lost=0, num_requests_lost=0, num_malformed=0, num_late_outputs=0
-        )
+        self.counters = Counters()
+        self.resume_listeners = []
 
 
 def read(stat_logger, name, **labels):
@@ -85,3 +88,30 @@ def test_what_the_mesh_counts():
     assert read(stat_logger, "roundhouse_mesh_lost_engines_total") == 2
     assert read(stat_logger, "roundhouse_mesh_lost_requests_total") == 6
     assert read(stat_logger, "roundhouse_mesh_refused_sessions_total") == 0
+
+
+def test_what_resumptions_cost():
+    client = MeshClient()
+    stat_logger = PrometheusStatLogger(client, model_name="tiny")
+    client.counters.num_resumes[LossCause.DRAINED] = 2
+    client.counters.num_replayed_tokens = 70
+    client.num_waiting = 3
+    for listener in client.resume_listeners:
+        listener(Resumed(LossCause.DRAINED, 0.25, 35))
+    assert read(stat_logger, "roundhouse_mesh_resumes_total", cause="drained") == 2
+    assert read(stat_logger, "roundhouse_mesh_resumes_total", cause="died") == 0
+    assert read(stat_logger, "roundhouse_mesh_replayed_tokens_total") == 70
+    assert read(stat_logger, "roundhouse_mesh_resume_gap_seconds_sum") == 0.25
+    assert read(stat_logger, "roundhouse_mesh_waiting_requests") == 3
+
+
+def test_every_cause_has_a_series():
+    assert m.MESH_RESUMES.labels["cause"] == tuple(LossCause)
+
+
+def test_live_requests_are_counted_when_read():
+    stat_logger = PrometheusStatLogger(ScriptedClient(), model_name="tiny")
+    assert read(stat_logger, "roundhouse_num_requests_live") == 0
+    live = [1, 2]
+    stat_logger.watch_live_requests(lambda: len(live))
+    assert read(stat_logger, "roundhouse_num_requests_live") == 2
