@@ -17,11 +17,17 @@ from roundhouse.frontend.live_request import LiveRequest, Resumed
 from roundhouse.frontend.live_requests import Accepted, LiveRequests, choices_for
 from roundhouse.frontend.loss import LossCause, Verdict
 from roundhouse.frontend.membership import Member, MembershipState
+from roundhouse.frontend.prefix_index import PrefixIndex, PromptHashes
+from roundhouse.protocol.block_hash import BlockHash
 from roundhouse.protocol.errors import DuplicateRequestId, MessageTooLarge, NoEngine
 from roundhouse.protocol.frames import FrontendMessage
 from roundhouse.protocol.messages import AbortRequests, EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
+from roundhouse.protocol.sampling import FinishReason
 
 logger = logging.getLogger(__name__)
+
+COMPLETE = frozenset({FinishReason.STOP, FinishReason.LENGTH, FinishReason.REPETITION})
+"""Ends after which the engine's cache has the whole request, for the next turn of its conversation."""
 
 
 class Dispatcher:
@@ -47,6 +53,7 @@ class Dispatcher:
         self._send = send
         self._give_up = give_up
         self._on_resumed = on_resumed
+        self._prefixes = PrefixIndex()
         self._turn = 0
 
     def add(self, request: EngineCoreRequest) -> None:
@@ -75,12 +82,18 @@ class Dispatcher:
         """The caller passes the outputs on, and then calls `place_waiting` if some requests were returned: what ends
         there ends behind its last tokens.
         """
+        ending = [self._live.get(output.request_id) for output in outputs.outputs if output.finish_reason in COMPLETE]
         accepted = self._live.accept(member, outputs, self._clock())
         for resumed in accepted.resumed:
             self._on_resumed(resumed)
+        for live in ending:
+            if live is not None and live.request_id not in self._live:
+                hashes = live.hashes.with_outputs(member.hello.block_size, live.output_token_ids)
+                self._prefixes.record(member.session_id, hashes)
         return accepted
 
     def on_lost(self, member: Member, verdict: Verdict) -> None:
+        self._prefixes.forget(member.session_id)
         self._finish(self._live.lose(member, verdict, self._clock()))
         self.place_waiting()
 
@@ -135,6 +148,7 @@ class Dispatcher:
                 self._live.take_back(live, None, self._clock())
                 raise
             if is_sent:
+                self._prefixes.record(member.session_id, live.hashes.of(member.hello.block_size))
                 return True
             self._live.take_back(live, None, self._clock())
         return False
@@ -153,9 +167,15 @@ class Dispatcher:
     def _choose(self, live: LiveRequest) -> Member | None:
         """A rank that was asked for holds until the request was lost once: to go on elsewhere is better than to end."""
         choices = choices_for(live, self._engines.takers())
-        rank = None if live.attempt >= live.request.attempt else live.request.data_parallel_rank
         self._turn += 1
-        session_id = choose([_load_of(member) for member in choices], data_parallel_rank=rank, turn=self._turn)
+        loads, anchor = survey(choices, self._prefixes, live.hashes)
+        session_id = choose(
+            loads,
+            num_prompt_tokens=len(live.request.prompt_token_ids),
+            anchor=anchor,
+            data_parallel_rank=None if live.attempt >= live.request.attempt else live.request.data_parallel_rank,
+            turn=self._turn,
+        )
         return None if session_id is None else self._engines.get(session_id)
 
     def _finish(self, given_up: list[EngineCoreOutput]) -> None:
@@ -163,15 +183,30 @@ class Dispatcher:
             self._give_up(given_up)
 
 
-def _load_of(member: Member) -> EngineLoad:
+def survey(
+    members: Sequence[Member], prefixes: PrefixIndex, hashes: PromptHashes
+) -> tuple[list[EngineLoad], BlockHash | None]:
+    """What `choose` is to know: the loads, those of equal block size together, and the anchor in the smallest one."""
+    loads: list[EngineLoad] = []
+    anchor = None
+    for block_size in sorted({member.hello.block_size for member in members}, reverse=True):
+        alike = [member for member in members if member.hello.block_size == block_size]
+        num_cached, anchor = prefixes.find(hashes.of(block_size), [member.session_id for member in alike])
+        loads += [_load_of(member, count * block_size) for member, count in zip(alike, num_cached, strict=True)]
+    return loads, anchor
+
+
+def _load_of(member: Member, num_cached_tokens: int) -> EngineLoad:
     load = member.load
     return EngineLoad(
-        session_id=member.session_id,
-        engine_index=member.engine_index,
-        num_reported=load.num_waiting_reqs + load.num_running_reqs,
-        num_waiting=load.num_waiting_reqs,
-        num_sent_since=member.num_sent_since_load,
-        num_inflight=member.num_inflight,
-        kv_cache_usage=load.kv_cache_usage,
-        max_num_seqs=member.hello.max_num_seqs,
+        member.session_id,
+        member.engine_index,
+        member.hello.identity,
+        load.num_waiting_reqs + load.num_running_reqs,
+        load.num_waiting_reqs,
+        member.num_sent_since_load,
+        member.num_inflight,
+        load.kv_cache_usage,
+        member.hello.max_num_seqs,
+        num_cached_tokens,
     )

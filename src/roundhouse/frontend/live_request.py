@@ -20,6 +20,7 @@ import msgspec
 
 from roundhouse.frontend.loss import UNPLANNED, LossCause
 from roundhouse.frontend.membership import Member
+from roundhouse.frontend.prefix_index import PromptHashes
 from roundhouse.protocol.machine import Machine
 from roundhouse.protocol.messages import EngineCoreOutput, EngineCoreRequest, Hello
 
@@ -80,6 +81,7 @@ class LiveRequest:
     request: EngineCoreRequest
     accepted_at: float
     machine: Machine[PlacementState] = field(init=False)
+    hashes: PromptHashes = field(init=False)
     output_token_ids: list[int] = field(init=False)
     member: Member | None = None
     attempt: int = field(init=False)
@@ -92,6 +94,7 @@ class LiveRequest:
 
     def __post_init__(self) -> None:
         self.machine = Machine(self.request.request_id, TABLE, PlacementState.WAITING)
+        self.hashes = PromptHashes(self.request)
         self.output_token_ids = list(self.request.output_token_ids)
         self.attempt = self.request.attempt - 1
         self.waits_since = self.accepted_at

@@ -53,6 +53,10 @@ class LiveRequests:
     def __len__(self) -> int:
         return len(self._live)
 
+    def get(self, request_id: str) -> LiveRequest | None:
+        """None for one that has ended or never was."""
+        return self._live.get(request_id)
+
     @property
     def num_waiting(self) -> int:
         return len(self._waiting)

@@ -10,11 +10,12 @@ from array import array
 from collections.abc import Sequence
 from hashlib import sha256
 from sys import byteorder
-from typing import NewType
+from typing import NewType, cast
 
 BlockHash = NewType("BlockHash", bytes)
 
 _VERSION = b"roundhouse block hash 1"
+_TOKEN_BYTES = 4
 
 
 def root_hash(*, cache_salt: str | None = None, lora_name: str | None = None) -> BlockHash:
@@ -29,15 +30,26 @@ def root_hash(*, cache_salt: str | None = None, lora_name: str | None = None) ->
 
 def hash_block(parent: BlockHash, token_ids: Sequence[int]) -> BlockHash:
     """The hash of one full block: its parent's hash, then its token ids as little-endian 32-bit numbers."""
-    ids = array("I", token_ids)
-    if byteorder == "big":
-        ids.byteswap()
-    return BlockHash(sha256(parent + ids.tobytes()).digest())
+    return BlockHash(sha256(parent + _little_endian(token_ids)).digest())
 
 
 def extend_chain(chain: list[BlockHash], root: BlockHash, token_ids: Sequence[int], block_size: int) -> None:
     """Appends to `chain`, which covers a prefix of `token_ids`, the hashes of the full blocks that it lacks."""
-    parent = chain[-1] if chain else root
-    for start in range(len(chain) * block_size, len(token_ids) - block_size + 1, block_size):
-        parent = hash_block(parent, token_ids[start : start + block_size])
-        chain.append(parent)
+    parent: bytes = chain[-1] if chain else root
+    num_covered = len(chain) * block_size
+    num_full = len(token_ids) - len(token_ids) % block_size
+    # One conversion and one cast for all blocks: half the cost of `hash_block` for each.
+    raw = _little_endian(token_ids[num_covered:num_full])
+    size = block_size * _TOKEN_BYTES
+    hashes: list[bytes] = []
+    for start in range(0, len(raw), size):
+        parent = sha256(parent + raw[start : start + size]).digest()
+        hashes.append(parent)
+    chain += cast("list[BlockHash]", hashes)
+
+
+def _little_endian(token_ids: Sequence[int]) -> bytes:
+    ids = array("I", token_ids)
+    if byteorder == "big":
+        ids.byteswap()
+    return ids.tobytes()
