@@ -130,8 +130,6 @@ class Dispatcher:
     def _place_all(self, waiting: Sequence[LiveRequest]) -> None:
         given_up: list[EngineCoreOutput] = []
         for live in waiting:
-            if not live.is_waiting:
-                continue
             try:
                 self._place(live)
             except MessageTooLarge as error:

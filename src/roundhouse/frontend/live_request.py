@@ -108,6 +108,11 @@ class LiveRequest:
         return self.machine.state is PlacementState.WAITING
 
     @property
+    def was_placed(self) -> bool:
+        """Whether an engine has it, or had it."""
+        return self.attempt >= self.request.attempt
+
+    @property
     def has_started(self) -> bool:
         """Whether an engine's tokens may have been shown: it then goes on with that resume key only."""
         return self.resume_key is not None
@@ -124,7 +129,7 @@ class LiveRequest:
     @property
     def is_nearly_done(self) -> bool:
         params = self.request.sampling_params
-        if params is None or params.max_tokens is None:
+        if params is None or params.max_tokens is None or not self.has_started:
             return False
         return params.max_tokens - len(self.output_token_ids) <= NEARLY_DONE_TOKENS
 

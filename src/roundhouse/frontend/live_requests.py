@@ -22,8 +22,8 @@ from roundhouse.protocol.sampling import FinishReason
 class WaitLimits:
     """How long a request waits while no engine can take it, and how many may.
 
-    wait_s: one that no token came of; 0 refuses it at once. resume_s: one that an engine has begun.
-    max_waiting: requests that no token came of; those that began were all accepted once and are not counted.
+    wait_s: one that no engine had; 0 refuses it at once. resume_s: one whose engine is lost.
+    max_waiting: requests that no engine had; the others were accepted once and are not counted.
     """
 
     wait_s: float = 30.0
@@ -69,7 +69,7 @@ class LiveRequests:
 
     def may_wait(self, live: LiveRequest) -> bool:
         """Whether a new request may stay without an engine, `live` counted."""
-        return self.limits.wait_s > 0 and self._num_new_waiting() <= self.limits.max_waiting and not live.has_started
+        return self.limits.wait_s > 0 and self._num_new_waiting() <= self.limits.max_waiting and not live.was_placed
 
     def waiting(self) -> list[LiveRequest]:
         """In the order in which they are to be placed."""
@@ -155,11 +155,11 @@ class LiveRequests:
         )
 
     def _waits_too_long(self, live: LiveRequest, now: float) -> bool:
-        limit_s = self.limits.resume_s if live.has_started else self.limits.wait_s
+        limit_s = self.limits.resume_s if live.was_placed else self.limits.wait_s
         return now - live.waits_since >= limit_s
 
     def _num_new_waiting(self) -> int:
-        return sum(not live.has_started for live in self._waiting.values())
+        return sum(not live.was_placed for live in self._waiting.values())
 
     def _forget(self, live: LiveRequest) -> None:
         live.end()
@@ -173,6 +173,6 @@ def choices_for(live: LiveRequest, takers: Sequence[Member], *, but: Member | No
 
 
 def _waited(live: LiveRequest) -> RoundhouseError:
-    if live.has_started:
+    if live.was_placed:
         return EngineDeadError("the engine of this request is lost, and none that could go on with it came")
     return NoEngine("no engine takes requests now")

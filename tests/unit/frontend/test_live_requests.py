@@ -163,7 +163,7 @@ def test_waiting_requests_come_begun_ones_first_then_by_arrival_then_as_they_wer
     assert (table.live.num_waiting, len(table.live)) == (4, 4)
 
 
-def test_new_and_begun_requests_wait_each_up_to_their_own_limit() -> None:
+def test_new_and_lost_requests_wait_each_up_to_their_own_limit() -> None:
     table = Table(WaitLimits(wait_s=5.0, resume_s=60.0))
     table.add("new", now=10.0)
     table.add("moved", table.a, now=10.0)
@@ -174,10 +174,12 @@ def test_new_and_begun_requests_wait_each_up_to_their_own_limit() -> None:
     assert table.live.expire(14.99) == []
     none_takes = "no engine takes requests now"
     assert table.live.expire(15.0) == [error_output("new", 0, 0, "no_engine", none_takes)]
-    assert table.live.expire(17.0) == [error_output("moved", 0, 0, "no_engine", none_takes)]
     assert table.live.expire(71.99) == []
     none_came = "the engine of this request is lost, and none that could go on with it came"
-    assert table.live.expire(72.0) == [error_output("begun", 0, 2, "engine_dead", none_came)]
+    assert table.live.expire(72.0) == [
+        error_output("begun", 0, 2, "engine_dead", none_came),
+        error_output("moved", 0, 0, "engine_dead", none_came),
+    ]
     assert (len(table.live), table.live.num_waiting, table.inflight()) == (1, 0, (0, 1))
 
 
@@ -188,8 +190,8 @@ def test_each_wait_counts_from_its_own_loss() -> None:
     table.live.place(live, table.b)
     assert table.live.expire(1000.0) == []
     table.live.lose(table.b, GONE, 1000.0)
-    assert table.live.expire(1004.99) == []
-    assert [output.request_id for output in table.live.expire(1005.0)] == ["r"]
+    assert table.live.expire(1059.99) == []
+    assert [output.request_id for output in table.live.expire(1060.0)] == ["r"]
 
 
 def test_so_many_new_requests_may_wait_and_those_that_began_are_not_counted() -> None:

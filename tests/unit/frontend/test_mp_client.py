@@ -475,14 +475,15 @@ def test_what_a_leaving_engine_gives_back_ends_behind_its_last_tokens() -> None:
         client = new_client()
         engine = PlayedEngine(client, hello("a"))
         await client.add_request_async(request("r", prompt=[70000] * 300, max_tokens=8))
+        engine.output(EngineCoreOutput("r", 0, 0, [6]))
         engine.say(Draining(1, "shutdown", 30.0))
         PlayedEngine(client, hello("b", max_message_bytes=1024))
-        engine.output(EngineCoreOutput("r", 0, 0, [7], FinishReason.ABORT))
-        messages = [(await client.get_output_async()).outputs for _ in range(2)]
-        assert messages[0] == [EngineCoreOutput("r", 0, 0, [7])]
-        (end,) = messages[1]
+        engine.output(EngineCoreOutput("r", 0, 1, [7], FinishReason.ABORT))
+        messages = [(await client.get_output_async()).outputs for _ in range(3)]
+        assert messages[:2] == [[EngineCoreOutput("r", 0, 0, [6])], [EngineCoreOutput("r", 0, 1, [7])]]
+        (end,) = messages[2]
         assert end.error is not None
-        assert (end.first_token_index, end.error.code) == (1, "message_too_large")
+        assert (end.first_token_index, end.error.code) == (2, "message_too_large")
         assert client.counters.num_requests_lost == 1
 
     run(main())
