@@ -35,11 +35,12 @@ class Field:
     errors: dict[str, str] = field(default_factory=dict)
 
 
-def our_server(folder: Path, port: int) -> BenchServer:
-    flags = ["--port", str(port), "--dtype", DTYPE, "--max-num-seqs", str(MAX_NUM_SEQS), "--served-model-name", "bench"]
+def our_server(folder: Path, port: int, *, dtype: str = DTYPE, engines: int = 1) -> BenchServer:
+    flags = ["--port", str(port), "--dtype", dtype, "--max-num-seqs", str(MAX_NUM_SEQS), "--served-model-name", "bench"]
+    flags += ["--engines", str(engines)]
     return BenchServer(
         name=OURS,
-        precision=DTYPE,
+        precision=dtype,
         command=[sys.executable, "-m", "roundhouse.cli.main", "serve", str(folder), *flags],
         env={},
         model="bench",
