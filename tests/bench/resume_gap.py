@@ -1,8 +1,8 @@
 """What a client sees of its engine's death: kill -9 under load, and how long each moved stream was silent.
 
 `python -m tests.bench.resume_gap MODEL_FOLDER DTYPE CLIENT`. One JSON object on stdout: the figure's name → its value.
-The promise beside it: 0.3 s, and 1.3 times what computing the moved streams' tokens again takes at the prefill rate that
-was measured a moment before. All moved streams share one engine, so the last of them waits for the tokens of all.
+The promise beside it: 0.3 s, and 1.3 times what computing the moved streams' tokens again takes at the prefill rate
+that was measured a moment before. All moved streams share one engine, so the last of them waits for the tokens of all.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ class MeshCounters(Protocol):
     num_requests_lost: int
     num_malformed: int
     num_late_outputs: int
+    num_late_messages: int
     num_replayed_tokens: int
     num_resumes: dict[LossCause, int]
 
@@ -127,6 +128,7 @@ class PrometheusStatLogger:
         if isinstance(self._client, CountsMesh):
             counters = self._client.counters
             self._advance(m.MESH_LATE_OUTPUTS, counters.num_late_outputs)
+            self._advance(m.MESH_LATE_MESSAGES, counters.num_late_messages)
             self._advance(m.MESH_MALFORMED_FRAMES, counters.num_malformed)
             self._advance(m.MESH_REFUSED_SESSIONS, counters.num_refused)
             self._advance(m.MESH_LOST_ENGINES, counters.num_lost)

@@ -134,6 +134,9 @@ MESH_LATE_OUTPUTS = Metric(
     Kind.COUNTER,
     "Outputs dropped: of requests that are over, sent twice, or from an engine that lost the request.",
 )
+MESH_LATE_MESSAGES = Metric(
+    "roundhouse_mesh_late_messages_total", Kind.COUNTER, "Whole messages dropped, of sessions that are over."
+)
 MESH_MALFORMED_FRAMES = Metric(
     "roundhouse_mesh_malformed_frames_total",
     Kind.COUNTER,
