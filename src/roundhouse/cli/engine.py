@@ -85,6 +85,7 @@ def _engine_config(settings: EngineSettings, model_path: Path, vocab_size: int) 
             max_model_len=tuning.max_model_len,
             vocab_size=vocab_size,
             num_threads=tuning.num_threads,
+            deterministic=tuning.deterministic,
         ),
         num_blocks=tuning.num_kv_blocks,
         kv_cache_bytes=tuning.kv_cache_bytes,

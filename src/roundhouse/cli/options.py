@@ -67,6 +67,7 @@ class EngineTuning:
     prefix_caching: bool
     policy: Policy
     num_threads: int | None
+    deterministic: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +265,12 @@ engine_tuning = _stack(
         help="Order of waiting requests.",
     ),
     _option("--threads", type=click.IntRange(1), default=None, help="CPU threads.  [default: the CPU limit]"),
+    _option(
+        "--deterministic/--no-deterministic",
+        default=False,
+        show_default=True,
+        help="Tokens and logprobs that are bitwise the same whatever shares the engine; slower, and on CPU only.",
+    ),
 )
 
 
@@ -299,6 +306,7 @@ def _tuning(flags: dict[str, Any]) -> EngineTuning:
         prefix_caching=flags["prefix_caching"],
         policy=flags["policy"],
         num_threads=flags["threads"],
+        deterministic=flags["deterministic"],
     )
 
 
@@ -368,4 +376,5 @@ def tuning_flags(tuning: EngineTuning) -> list[str]:
         "--threads": tuning.num_threads,
     }
     flags = [part for flag, value in pairs.items() if value is not None for part in (flag, str(value))]
-    return [*flags, "--prefix-caching" if tuning.prefix_caching else "--no-prefix-caching"]
+    switches = {"prefix-caching": tuning.prefix_caching, "deterministic": tuning.deterministic}
+    return [*flags, *(f"--{name}" if is_on else f"--no-{name}" for name, is_on in switches.items())]

@@ -61,7 +61,7 @@ def build_engine(
         ),
     )
     core = EngineCore(scheduler, UniProcExecutor(worker), vocab_size=worker.vocab_size, clock=clock)
-    return BuiltEngine(core, worker.max_model_len, num_blocks, worker.dtype_name, worker.attention_backend)
+    return BuiltEngine(core, worker.max_model_len, num_blocks, worker.dtype_name, worker.kernel_path)
 
 
 def _num_blocks(config: EngineConfig, worker: Worker) -> int:

@@ -38,6 +38,20 @@ class CausalLM:
             **{ARGUMENT: attention},
         ).logits[0]
 
+    def hidden_states(self, token_ids: torch.Tensor, positions: torch.Tensor, attention: StepAttention) -> torch.Tensor:
+        """What the last layer leaves of each token, [T, hidden size]; arguments as of `forward`."""
+        self.module.base_model(
+            input_ids=token_ids.unsqueeze(0),
+            position_ids=positions.unsqueeze(0),
+            use_cache=False,
+            **{ARGUMENT: attention},
+        )
+        return self._replay.outputs.last_hidden_state[0]
+
+    def keep_hidden_states(self, hidden: torch.Tensor) -> None:
+        """Makes `hidden` [T, hidden size], of several calls of `hidden_states`, the last forward."""
+        self._replay.outputs = type(self._replay.outputs)(last_hidden_state=hidden.unsqueeze(0))
+
     def logits_of_last_forward(self, indices: torch.Tensor) -> torch.Tensor:
         """Logits [len(indices), vocab_size] of more tokens of the last forward, without a second pass through it."""
         return self._head(input_ids=None, use_cache=False, logits_to_keep=indices).logits[0]

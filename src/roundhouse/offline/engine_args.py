@@ -18,7 +18,8 @@ class EngineArgs:
     dtype: auto, float32, bfloat16 or float16. device: auto, cpu or cuda. max_model_len: tokens of prompt and answer;
     None is the model's own. num_kv_blocks, or else kv_cache_memory_bytes, sizes the KV cache; None for both takes a
     part of the free memory. max_num_seqs: requests in one step. max_num_batched_tokens: tokens in one step; None is 512
-    on CPU and 8192 on CUDA. num_threads: None is this process's CPU limit.
+    on CPU and 8192 on CUDA. num_threads: None is this process's CPU limit. deterministic: a request's tokens and
+    logprobs are bitwise the same whatever shares its steps; slower, and on CPU only.
 
     seed: what requests without a seed of their own get theirs from, so that a script says the same each time it runs.
     """
@@ -36,6 +37,7 @@ class EngineArgs:
     enable_prefix_caching: bool = True
     scheduling_policy: Policy = "fcfs"
     num_threads: int | None = None
+    deterministic: bool = False
     seed: int = 0
 
     def engine_config(self, model_path: Path, vocab_size: int) -> EngineConfig:
@@ -54,6 +56,7 @@ class EngineArgs:
                 max_model_len=self.max_model_len,
                 vocab_size=vocab_size,
                 num_threads=self.num_threads,
+                deterministic=self.deterministic,
             ),
             num_blocks=self.num_kv_blocks,
             kv_cache_bytes=self.kv_cache_memory_bytes,

@@ -17,6 +17,7 @@ class RunnerConfig:
 
     vocab_size: of the tokenizer; logits beyond it are never sampled. None is the model's own.
     max_model_len: None is the longest that the model serves. num_threads: None is this process's CPU limit.
+    deterministic: a request's logits are bitwise the same whatever else the engine does; on CPU only.
     """
 
     model_path: Path
@@ -28,6 +29,7 @@ class RunnerConfig:
     max_model_len: int | None = None
     vocab_size: int | None = None
     num_threads: int | None = None
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPE_NAMES:
@@ -36,6 +38,10 @@ class RunnerConfig:
             raise ConfigError(f"device must be one of {', '.join(DEVICE_NAMES)}, got {self.device}")
         if self.block_size < 1 or self.block_size & (self.block_size - 1):
             raise ConfigError(f"block_size must be a power of two, got {self.block_size}")
+        if self.deterministic and self.device == "cuda":
+            raise ConfigError("deterministic execution is for the CPU, and the device is cuda")
+        if self.deterministic and self.dtype == "float16":
+            raise ConfigError("deterministic execution computes in float32 or bfloat16, not in float16")
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "vocab_size", "num_threads"):
             value = getattr(self, name)
             if value is not None and value < 1:

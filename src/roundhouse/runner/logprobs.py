@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from roundhouse.protocol.messages import LogprobsLists
+from roundhouse.runner.log_mass import log_mass
 
 LOGITS_PER_SLICE = 2**24
 """Logits that are worked on at a time when a whole prompt's are wanted: 64 MiB of float32."""
@@ -33,16 +34,37 @@ class LogprobsRows:
 
 def compute_logprobs(logits: torch.Tensor, token_ids: torch.Tensor, k: int) -> LogprobsRows:
     """logits: float32 [n, vocab]. token_ids: int64 [n], the tokens that came."""
-    log_mass = torch.logsumexp(logits, dim=-1, keepdim=True)
+    mass = log_mass(logits)
     own = logits.gather(1, token_ids.unsqueeze(1))
     # Summed in int32: twice as fast as in the default int64.
     ranks = (logits > own).sum(dim=1, dtype=torch.int32) + 1
     k = min(k, logits.shape[1])
-    top = torch.topk(logits, k, dim=-1) if k else None
-    ids = torch.cat([token_ids.unsqueeze(1), top.indices], dim=1) if top else token_ids.unsqueeze(1)
-    values = (torch.cat([own, top.values], dim=1) if top else own) - log_mass
+    ids, values = token_ids.unsqueeze(1), own
+    if k:
+        top_ids, top_logits = likeliest(logits, k)
+        ids, values = torch.cat([ids, top_ids], dim=1), torch.cat([own, top_logits], dim=1)
     return LogprobsRows(
         token_ids=ids.to(torch.int32).cpu().numpy(),
-        logprobs=values.cpu().numpy(),
+        logprobs=(values - mass).cpu().numpy(),
         ranks=ranks.cpu().numpy(),
     )
+
+
+def likeliest(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(ids, logits) of each row's k highest logits, [n, k], equal ones by token id: the first of any longer list too.
+
+    `torch.topk` orders equal logits as it comes, differently for another k, which others in the batch may decide.
+    """
+    values, token_ids = torch.topk(logits, k, dim=-1)
+    last = values[:, -1:]
+    # Where only some of the tokens with the lowest of these logits are in, they must be the first.
+    is_cut = (logits == last).sum(dim=1, dtype=torch.int32) > (values == last).sum(dim=1, dtype=torch.int32)
+    for row in is_cut.nonzero()[:, 0].tolist():
+        tied = values[row] == last[row]
+        token_ids[row, tied] = (logits[row] == last[row]).nonzero()[: int(tied.sum()), 0]
+    if (values[:, 1:] == values[:, :-1]).any():
+        by_id = token_ids.argsort(dim=-1)
+        by_value = values.gather(1, by_id).argsort(dim=-1, descending=True, stable=True)
+        order = by_id.gather(1, by_value)
+        values, token_ids = values.gather(1, order), token_ids.gather(1, order)
+    return token_ids, values

@@ -14,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from roundhouse.runner.log_mass import log_mass
 from roundhouse.runner.philox import Purpose, gumbels, uniforms
 from roundhouse.runner.sampling_rows import Draw
 from roundhouse.runner.truncation import complete_head, count_survivors, sort_head
@@ -29,9 +30,9 @@ def draw_tokens(logits: torch.Tensor, draw: Draw) -> tuple[np.ndarray, np.ndarra
     """(token ids: int64 [n], whether the row's logits allow a choice: bool [n]). logits: float32 [n, vocab]."""
     vocab_size = logits.shape[1]
     tempered = logits / torch.from_numpy(draw.temperature).to(logits.device).unsqueeze(1)
-    log_mass = torch.logsumexp(tempered, dim=-1).cpu().numpy().astype(np.float64)
-    chosen = np.zeros(len(log_mass), dtype=np.int64)
-    possible = np.isfinite(log_mass)
+    mass = log_mass(tempered)[:, 0].cpu().numpy().astype(np.float64)
+    chosen = np.zeros(len(mass), dtype=np.int64)
+    possible = np.isfinite(mass)
     pending = np.flatnonzero(possible)
     if len(pending) == 0:
         return chosen, possible
@@ -42,7 +43,7 @@ def draw_tokens(logits: torch.Tensor, draw: Draw) -> tuple[np.ndarray, np.ndarra
         rows = tempered if is_whole else tempered[torch.from_numpy(pending).to(tempered.device)]
         own = draw if is_whole else draw.take(pending)
         head_logits, token_ids = find_head(rows, head_size)
-        counts, decided = _competitors(head_logits, log_mass[pending], own, vocab_size)
+        counts, decided = _competitors(head_logits, mass[pending], own, vocab_size)
         if decided.all():
             chosen[pending] = _compete(head_logits, token_ids, passed, counts, own)
             break
@@ -70,21 +71,21 @@ def find_head(logits: torch.Tensor, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _competitors(
-    head_logits: np.ndarray, log_mass: np.ndarray, draw: Draw, vocab_size: int
+    head_logits: np.ndarray, mass: np.ndarray, draw: Draw, vocab_size: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """(where the competitors end in the head: int64 [n], whether the token is among them: bool [n])."""
     complete = complete_head(head_logits, vocab_size)
     is_restricted = draw.is_restricted(vocab_size)
     if is_restricted.all():
-        return count_survivors(head_logits, log_mass, complete, draw.top_k, draw.top_p, draw.min_p, vocab_size)
+        return count_survivors(head_logits, mass, complete, draw.top_k, draw.top_p, draw.min_p, vocab_size)
     within = np.arange(head_logits.shape[1]) < complete[:, None]
-    head_mass = np.where(within, np.exp(head_logits - log_mass[:, None]), 0.0).sum(axis=1)
+    head_mass = np.where(within, np.exp(head_logits - mass[:, None]), 0.0).sum(axis=1)
     zeros = np.zeros(len(complete), dtype=np.int64)
     uniform = uniforms(draw.seeds, draw.positions, Purpose.HEAD_OR_TAIL, zeros, draw.child_indices)
     in_head = (uniform < head_mass) | (complete >= vocab_size)
     if not is_restricted.any():
         return complete, in_head
-    counts, decided = count_survivors(head_logits, log_mass, complete, draw.top_k, draw.top_p, draw.min_p, vocab_size)
+    counts, decided = count_survivors(head_logits, mass, complete, draw.top_k, draw.top_p, draw.min_p, vocab_size)
     return np.where(is_restricted, counts, complete), np.where(is_restricted, decided, in_head)
 
 

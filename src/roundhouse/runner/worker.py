@@ -7,22 +7,29 @@ import logging
 import torch
 
 from roundhouse.models.causal_lm import CausalLM
+from roundhouse.models.determinism import deterministic_threads, refuse_not_deterministic
 from roundhouse.models.dtype import choose_dtype, cpu_has_bfloat16
 from roundhouse.models.loader import OnProgress, load_causal_lm, read_config
+from roundhouse.models.tiled_lm import TiledCausalLM
 from roundhouse.protocol.errors import ConfigError, ModelError
 from roundhouse.protocol.sampling import SamplingParams
 from roundhouse.runner.attention import AttentionBackend
 from roundhouse.runner.attention_flash import FlashBackend, why_not_flash
 from roundhouse.runner.attention_sdpa import SdpaBackend
+from roundhouse.runner.attention_tiled import TiledBackend
 from roundhouse.runner.config import RunnerConfig
 from roundhouse.runner.kv_store import KVFacts, KVStore, kv_facts
-from roundhouse.runner.model_runner import ModelRunner
+from roundhouse.runner.model_runner import Model, ModelRunner
 from roundhouse.runner.threads import read_cpu_limit
+from roundhouse.runner.tile_probe import choose_shapes
 from roundhouse.scheduler.step import ModelRunnerOutput, NewRequest, SchedulerOutput
 
 logger = logging.getLogger(__name__)
 
 WARM_UP_PROMPT_TOKENS = 32
+DIGEST_LENGTH = 16
+"""Hex digits of the trial's digest: enough that two CPUs that compute differently are told apart."""
+
 _WARM_UP_ID = "warm-up"
 
 
@@ -34,12 +41,13 @@ class Worker:
         self.device = choose_device(config.device)
         self._model: CausalLM | None = None
         self._runner: ModelRunner | None = None
-        self._backend: AttentionBackend | None = None
+        self._kernel_path: str | None = None
 
     def load_model(self, on_progress: OnProgress | None = None) -> None:
         """Raises `ModelError` for a model that cannot be read or served, `ConfigError` for a setting it cannot take."""
         config = self._config
-        torch.set_num_threads(config.num_threads or read_cpu_limit())
+        num_threads = config.num_threads or read_cpu_limit()
+        torch.set_num_threads(num_threads)
         model_config = read_config(config.model_path)
         dtype = choose_dtype(
             config.dtype,
@@ -55,6 +63,9 @@ class Worker:
             max_model_len=config.max_model_len,
             on_progress=on_progress,
         )
+        if config.deterministic:
+            refuse_not_deterministic(self._model)
+            torch.set_num_threads(deterministic_threads(self._model, num_threads))
 
     @property
     def model(self) -> CausalLM:
@@ -80,18 +91,29 @@ class Worker:
         return str(self.model.dtype).removeprefix("torch.")
 
     @property
-    def attention_backend(self) -> str:
-        assert self._backend is not None, "initialize_kv comes first"
-        return self._backend.name
+    def kernel_path(self) -> str:
+        """What the bits of a result depend on beside weights and dtype, as far as it is known."""
+        assert self._kernel_path is not None, "initialize_kv comes first"
+        return self._kernel_path
 
     def initialize_kv(self, num_blocks: int) -> None:
-        """Allocates the KV cache; block ids are below `num_blocks`."""
+        """Allocates the KV cache; block ids are below `num_blocks`.
+
+        Raises `ConfigError` when execution should be deterministic and this machine's kernels are not.
+        """
         model, block_size = self.model, self._config.block_size
         store = KVStore(
             model.layers, num_blocks=num_blocks, block_size=block_size, dtype=model.dtype, device=self.device
         )
-        self._backend = self._choose_backend(store)
-        self._runner = ModelRunner(model, self._backend, store, self._config, max_model_len=model.max_model_len)
+        if self._config.deterministic:
+            shapes, digest = choose_shapes(model, store)
+            logger.info("deterministic: tiles of %s rows, %d threads", shapes.heights, torch.get_num_threads())
+            backend, runs = TiledBackend(store, shapes=shapes), TiledCausalLM(model, heights=shapes.heights)
+            self._kernel_path = f"{backend.name}-{digest[:DIGEST_LENGTH]}"
+        else:
+            backend, runs = self._choose_backend(store), model
+            self._kernel_path = backend.name
+        self._runner = self._make_runner(runs, backend, store)
 
     def warm_up(self) -> None:
         """A prompt and one more token, all in block 0: the first request then finds every kernel made and chosen."""
@@ -117,6 +139,9 @@ class Worker:
     def execute_model(self, plan: SchedulerOutput) -> ModelRunnerOutput:
         assert self._runner is not None, "initialize_kv comes first"
         return self._runner.execute_model(plan)
+
+    def _make_runner(self, model: Model, backend: AttentionBackend, store: KVStore) -> ModelRunner:
+        return ModelRunner(model, backend, store, self._config, max_model_len=self.max_model_len)
 
     def _choose_backend(self, store: KVStore) -> AttentionBackend:
         model = self.model

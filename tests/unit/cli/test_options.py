@@ -57,6 +57,7 @@ def test_serve_defaults() -> None:
             prefix_caching=True,
             policy="fcfs",
             num_threads=None,
+            deterministic=False,
         ),
         log_level="info",
     )
@@ -84,6 +85,7 @@ def test_the_admin_port_has_its_own_address_and_token(tmp_path: Path) -> None:
     [
         [],
         ["--dtype", "float32", "--max-model-len", "512", "--num-kv-blocks", "64", "--threads", "1"],
+        ["--deterministic", "--dtype", "bfloat16"],
         ["--no-prefix-caching", "--policy", "priority", "--kv-cache-memory", "1.5GiB", "--max-num-seqs", "3"],
     ],
 )

@@ -30,6 +30,7 @@ def test_every_argument_has_its_place() -> None:
         enable_prefix_caching=False,
         scheduling_policy="priority",
         num_threads=1,
+        deterministic=True,
     )
     runner = RunnerConfig(
         model_path=Path("/m"),
@@ -41,6 +42,7 @@ def test_every_argument_has_its_place() -> None:
         max_model_len=64,
         vocab_size=100,
         num_threads=1,
+        deterministic=True,
     )
     assert args.engine_config(Path("/m"), 100) == EngineConfig(
         runner=runner,

@@ -14,6 +14,11 @@ from roundhouse.runner.config import RunnerConfig
         ({"device": "tpu"}, "device must be one of auto, cpu, cuda, got tpu"),
         ({"block_size": 12}, "block_size must be a power of two, got 12"),
         ({"max_num_seqs": 0}, "max_num_seqs must be at least 1, got 0"),
+        ({"deterministic": True, "device": "cuda"}, "deterministic execution is for the CPU, and the device is cuda"),
+        (
+            {"deterministic": True, "dtype": "float16"},
+            "deterministic execution computes in float32 or bfloat16, not in float16",
+        ),
         ({"max_model_len": -5}, "max_model_len must be at least 1, got -5"),
     ],
 )

@@ -1,8 +1,10 @@
 import numpy as np
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from roundhouse.protocol.messages import LogprobsLists
-from roundhouse.runner.logprobs import compute_logprobs
+from roundhouse.runner.logprobs import compute_logprobs, likeliest
 
 
 def test_rows_hold_the_token_that_came_and_then_the_likeliest() -> None:
@@ -29,3 +31,12 @@ def test_lists_of_one_row_with_fewer_of_the_likeliest() -> None:
     rows = compute_logprobs(torch.tensor([[0.0, 0.0], [0.0, 0.0]]), torch.tensor([0, 1]), 2)
     lists = rows.lists(1, 1)
     assert lists == LogprobsLists(token_ids=[[1, 0]], logprobs=[[lists.logprobs[0][0]] * 2], ranks=[1])
+
+
+@settings(max_examples=50)
+@given(rows=st.lists(st.lists(st.integers(0, 3), min_size=7, max_size=7), min_size=1, max_size=4), k=st.integers(1, 7))
+def test_the_likeliest_are_in_one_order_equal_ones_by_id(rows: list[list[int]], k: int) -> None:
+    token_ids, logits = likeliest(torch.tensor(rows, dtype=torch.float32), k)
+    expected = [sorted(range(7), key=lambda token: (-row[token], token))[:k] for row in rows]
+    assert token_ids.tolist() == expected
+    assert logits.tolist() == [[row[token] for token in ids] for row, ids in zip(rows, expected, strict=True)]

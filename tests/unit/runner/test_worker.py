@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def config(folder: Path, **settings: int | str) -> RunnerConfig:
+def config(folder: Path, **settings: int | str | bool) -> RunnerConfig:
     return RunnerConfig(folder, **{"device": "cpu", "block_size": 4, "num_threads": 1, **settings})
 
 
@@ -33,7 +34,7 @@ def test_a_worker_from_folder_to_token(folder: Path) -> None:
         num_layers=2, num_kv_heads=2, head_size=8, dtype_bytes=4, block_size=4, bytes_per_block=2 * 2 * 2 * 8 * 4 * 4
     )
     worker.initialize_kv(8)
-    assert worker.attention_backend == "sdpa"
+    assert worker.kernel_path == "sdpa"
     worker.warm_up()
     output = worker.execute_model(SchedulerOutput([new_request([5, 6, 7], GREEDY, block_ids=[1])], {"a": 3}))
     with torch.inference_mode():
@@ -74,3 +75,25 @@ def test_vocab_size_is_never_more_than_the_models(folder: Path) -> None:
     worker = Worker(config(folder, vocab_size=VOCAB_SIZE + 50))
     worker.load_model()
     assert worker.vocab_size == VOCAB_SIZE
+
+
+def test_a_deterministic_worker_has_the_bits_of_its_trial_in_its_kernel_path(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = tmp_path_factory.mktemp("other-llama")
+    tiny_model("llama", paged=False, seed=1).save_pretrained(other)
+    paths: list[str] = []
+    for place in (folder, folder, other):
+        worker = Worker(config(place, deterministic=True, block_size=4 << len(paths) % 2))
+        worker.load_model()
+        worker.initialize_kv(16)
+        worker.warm_up()
+        paths.append(worker.kernel_path)
+    assert paths[0] == paths[1] != paths[2]
+    assert all(re.fullmatch("tiled-[0-9a-f]{16}", path) for path in paths)
+
+
+def test_what_cannot_be_deterministic_is_refused_while_it_loads(tmp_path: Path) -> None:
+    tiny_model("gemma2-softcap-sliding", paged=False).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="layer 0 has attention with a softcap, which has no deterministic form"):
+        Worker(config(tmp_path, deterministic=True)).load_model()
