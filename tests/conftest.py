@@ -1,11 +1,12 @@
 """What every tier may use. A fixture that one tier alone needs lives in that tier's conftest."""
 
 import os
-import socket
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tests.support import free_ports
 
 # No test reaches a model hub: set before the hub's library is imported, which reads it once.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -26,6 +27,4 @@ def smollm2_folder() -> Path:
 @pytest.fixture
 def free_tcp_port() -> int:
     """A port on the loopback address that was free a moment ago; bind it soon."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return free_ports.free_tcp_port()

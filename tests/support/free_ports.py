@@ -1,0 +1,32 @@
+"""Ports that were free a moment ago; bind them soon."""
+
+from __future__ import annotations
+
+import socket
+
+
+def free_tcp_port(host: str = "127.0.0.1") -> int:
+    with _bound(host, 0) as probe:
+        return probe.getsockname()[1]
+
+
+def free_port_pair(host: str) -> int:
+    """A port that was free, as was the one after it."""
+    while True:
+        with _bound(host, 0) as first:
+            port = first.getsockname()[1]
+            try:
+                _bound(host, port + 1).close()
+            except OSError:
+                continue
+            return port
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        bound.bind((host, port))
+    except OSError:
+        bound.close()
+        raise
+    return bound
