@@ -216,6 +216,7 @@ def stop_near(answer: Answer, index: int) -> str:
     return found
 
 
+@pytest.mark.timeout(1800)
 def test_killed_at_every_index(cluster: Cluster, client: httpx.Client) -> None:
     """The two engines take turns: one is killed; the other, which was started meanwhile, goes on and is the next."""
     victim, survivor = cluster.engines
