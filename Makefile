@@ -20,7 +20,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 TIED := $(shell command -v setpriv >/dev/null 2>&1 && echo setpriv --pdeathsig TERM)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check bench soak image lint types unit clean venv venv-dev
+.PHONY: help serve test check bench soak chaos image lint types unit clean venv venv-dev
 MAKEFLAGS += --no-print-directory
 
 help: ## Show this list
@@ -40,6 +40,9 @@ bench: venv-dev ## Measure everything: one table and build/bench.json; PEERS=1 a
 
 soak: venv-dev ## Load a server for MINUTES=20 with clients of every manner, and check that nothing is left of them
 	$(BIN)/python -m tests.soak.run --minutes '$(MINUTES)' --engines '$(ENGINES)' --model '$(MODEL)'
+
+chaos: venv-dev ## Kill, freeze, cut and restart engines and frontends under load for MINUTES=20, and check that no stream notices
+	$(BIN)/python -m tests.chaos.run --minutes '$(MINUTES)'
 
 image: ## Build the image IMAGE=roundhouse with docker, podman or buildah
 	@test -n '$(BUILDER)' || { echo 'roundhouse: make image needs docker, podman or buildah' >&2; exit 1; }

@@ -13,7 +13,7 @@ from roundhouse.frontend.dispatcher import Dispatcher
 from roundhouse.frontend.engine_set import Effect, EngineSet, Lost, Refuse, Welcome
 from roundhouse.frontend.live_request import MAX_FRUITLESS_LOSSES, LiveRequest
 from roundhouse.frontend.live_requests import LiveRequests, WaitLimits
-from roundhouse.frontend.loss import UNPLANNED, LossCause, Verdict
+from roundhouse.frontend.loss import DEADLY, LossCause, Verdict
 from roundhouse.frontend.membership import LOST_S, STALLED_S, UNACKNOWLEDGED_S, Member, MembershipState
 from roundhouse.protocol.errors import MalformedFrame, RequestPoisoned
 from roundhouse.protocol.frames import EngineMessage, FrontendMessage
@@ -180,7 +180,7 @@ class PlayedFrontend:
                     self._transmit(routing_id, refused)
                 case Lost(member, verdict):
                     lost.append(member.hello)
-                    if verdict.cause in UNPLANNED:
+                    if verdict.cause in DEADLY:
                         for request_id, live in self.placed().items():
                             self._num_fruitless[request_id] += live.member is member
                     self._dispatcher.on_lost(member, verdict)

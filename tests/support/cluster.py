@@ -132,6 +132,7 @@ class Cluster:
         engine_arguments: Sequence[str] = (),
         frontend_arguments: Sequence[str] = (),
         tcp: bool = True,
+        nursery: EngineNursery | None = None,
     ) -> None:
         self._stack = ExitStack()
         meshes = [self._address(folder, index, tcp) for index in range(num_frontends)]
@@ -139,7 +140,7 @@ class Cluster:
             FrontendProcess(f"frontend-{index}", folder, model, mesh, frontend_arguments)
             for index, mesh in enumerate(meshes)
         ]
-        self.nursery = EngineNursery()
+        self.nursery = nursery or EngineNursery()
         arguments = [model, "--frontends", ",".join(meshes), *engine_arguments]
         self.engines = [
             EngineProcess(f"e-{index}", self.nursery, folder / f"e-{index}.log", arguments)

@@ -20,11 +20,14 @@ from typing import Self
 
 
 class EngineNursery:
-    """Ends every engine when it ends: they die with it."""
+    """Ends every engine when it ends: they die with it. module: what is run; another one may change engines first."""
+
+    def __init__(self, module: str = "tests.support.engine_nursery") -> None:
+        self._module = module
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.engine_nursery"],
+            [sys.executable, "-m", self._module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -58,7 +61,8 @@ def _run_engine(arguments: list[str], log: str) -> None:
     cli(["engine", *arguments], prog_name="roundhouse")
 
 
-def _nurse() -> None:
+def main() -> None:
+    """Until its standard input ends."""
     import transformers  # noqa: F401
 
     import roundhouse.cli.engine  # noqa: F401
@@ -83,4 +87,4 @@ def _nurse() -> None:
 
 
 if __name__ == "__main__":
-    _nurse()
+    main()

@@ -2,13 +2,14 @@
 
 The order of things decides what a client may see. A request is live before it is sent, so no output comes too early. It
 is taken back before it is sent elsewhere, so that nothing of the old attempt counts any more. Nothing here waits: what
-cannot be placed now is placed when an engine comes, or is given up in time.
+cannot be placed now is placed when an engine comes, or is given up in time. Requests of which one may be what killed
+their engines go on one to an engine, until a token clears each: the next loss then is the right one's end.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from roundhouse.clock import Clock
 from roundhouse.frontend.balancer import EngineLoad, choose
@@ -21,6 +22,7 @@ from roundhouse.frontend.prefix_index import PrefixIndex, PromptHashes
 from roundhouse.protocol.block_hash import BlockHash
 from roundhouse.protocol.errors import DuplicateRequestId, MessageTooLarge, NoEngine
 from roundhouse.protocol.frames import FrontendMessage
+from roundhouse.protocol.identity import SessionId
 from roundhouse.protocol.messages import AbortRequests, EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
 from roundhouse.protocol.sampling import FinishReason
 
@@ -90,6 +92,9 @@ class Dispatcher:
             if live is not None and live.request_id not in self._live:
                 hashes = live.hashes.with_outputs(member.hello.block_size, live.output_token_ids)
                 self._prefixes.record(member.session_id, hashes)
+        if accepted.resumed and not accepted.returned:
+            # A token cleared a suspect: another one may have its place.
+            self.place_waiting()
         return accepted
 
     def on_lost(self, member: Member, verdict: Verdict) -> None:
@@ -121,24 +126,31 @@ class Dispatcher:
                 self.on_draining(member)
 
     def on_tick(self) -> None:
-        """To be called now and then: what waited too long is given up."""
+        """To be called now and then: what waited too long is given up, and what an ended suspect kept out is placed."""
         self._finish(self._live.expire(self._clock()))
+        self.place_waiting()
 
     def place_waiting(self) -> None:
         self._place_all(self._live.waiting())
 
     def _place_all(self, waiting: Sequence[LiveRequest]) -> None:
+        if not waiting:
+            return
         given_up: list[EngineCoreOutput] = []
+        with_suspects = self._live.sessions_with_suspects()
         for live in waiting:
             try:
-                self._place(live)
+                self._place(live, but=with_suspects if live.is_suspect else ())
             except MessageTooLarge as error:
                 given_up.append(self._live.give_up(live, error))
+                continue
+            if live.is_suspect and live.member is not None:
+                with_suspects.add(live.member.session_id)
         self._finish(given_up)
 
-    def _place(self, live: LiveRequest) -> bool:
+    def _place(self, live: LiveRequest, *, but: Collection[SessionId] = ()) -> bool:
         """False when no engine can get it now; it waits. Raises `MessageTooLarge`; it waits then too."""
-        while (member := self._choose(live)) is not None:
+        while (member := self._choose(live, but)) is not None:
             request = self._live.place(live, member)
             try:
                 is_sent = self._send(member, request)
@@ -162,9 +174,10 @@ class Dispatcher:
             self._send_abort(member, request_ids[:half])
             self._send_abort(member, request_ids[half:])
 
-    def _choose(self, live: LiveRequest) -> Member | None:
+    def _choose(self, live: LiveRequest, but: Collection[SessionId]) -> Member | None:
         """A rank that was asked for holds until the request was lost once: to go on elsewhere is better than to end."""
-        choices = choices_for(live, self._engines.takers())
+        takers = [member for member in self._engines.takers() if member.session_id not in but]
+        choices = choices_for(live, takers)
         self._turn += 1
         loads, anchor = survey(choices, self._prefixes, live.hashes)
         session_id = choose(

@@ -7,7 +7,7 @@
 Rules: every placement is another attempt, and only outputs of the current one, from the engine that has it, count. What
 came is kept, so that the next engine goes on behind it: as outputs, the way a preempted request comes back, so that
 penalties, stop tokens, counters and grammar go on too. Tokens of two engines may follow each other only if these have
-the same resume key. A request that keeps killing its engines is given up: after `MAX_FRUITLESS_LOSSES` unplanned losses
+the same resume key. A request that keeps killing its engines is given up: after `MAX_FRUITLESS_LOSSES` deadly losses
 with no new token between them. Pure.
 """
 
@@ -18,7 +18,7 @@ from enum import Enum
 
 import msgspec
 
-from roundhouse.frontend.loss import UNPLANNED, LossCause
+from roundhouse.frontend.loss import DEADLY, LossCause
 from roundhouse.frontend.membership import Member
 from roundhouse.frontend.prefix_index import PromptHashes
 from roundhouse.protocol.machine import Machine
@@ -127,6 +127,11 @@ class LiveRequest:
         return self.num_fruitless_losses >= MAX_FRUITLESS_LOSSES
 
     @property
+    def is_suspect(self) -> bool:
+        """One more loss and it is given up: it must not share an engine with another one, or both may pay for one."""
+        return self.num_fruitless_losses == MAX_FRUITLESS_LOSSES - 1
+
+    @property
     def is_nearly_done(self) -> bool:
         params = self.request.sampling_params
         if params is None or params.max_tokens is None or not self.has_started:
@@ -179,9 +184,9 @@ class LiveRequest:
         if cause is None:
             self.attempt -= 1
             return
-        if cause in UNPLANNED:
+        if cause in DEADLY:
             self.num_fruitless_losses += 1
-        else:
+        elif cause is not LossCause.GAP:
             self.num_fruitless_losses = 0
         if self._loss is None:
             self._loss = (cause, now)

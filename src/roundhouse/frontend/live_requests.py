@@ -14,6 +14,7 @@ from roundhouse.frontend.live_request import LiveRequest, Resumed
 from roundhouse.frontend.loss import LossCause, Verdict
 from roundhouse.frontend.membership import Member
 from roundhouse.protocol.errors import EngineDeadError, NoEngine, RequestPoisoned, RoundhouseError
+from roundhouse.protocol.identity import SessionId
 from roundhouse.protocol.messages import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, OutputError
 from roundhouse.protocol.sampling import FinishReason
 
@@ -78,6 +79,10 @@ class LiveRequests:
     def placed_with(self, member: Member) -> list[LiveRequest]:
         """In the order in which they would be placed again."""
         return sorted((live for live in self._live.values() if live.member is member), key=lambda live: live.rank)
+
+    def sessions_with_suspects(self) -> set[SessionId]:
+        """Of engines that have a request which must be the only one of its kind there."""
+        return {live.member.session_id for live in self._live.values() if live.is_suspect and live.member is not None}
 
     def place(self, live: LiveRequest, member: Member) -> EngineCoreRequest:
         """The message that `member` is to be sent."""

@@ -25,8 +25,9 @@ class LossCause(StrEnum):
     """It leaves, as it had said."""
 
 
-UNPLANNED: frozenset[LossCause] = frozenset({LossCause.DIED, LossCause.UNREACHABLE, LossCause.GAP, LossCause.REPLACED})
-"""What a request can bring about that kills its engine: one that is restarted at once shows as replaced."""
+DEADLY: frozenset[LossCause] = frozenset({LossCause.DIED, LossCause.UNREACHABLE, LossCause.REPLACED})
+"""What a request can bring about that kills its engine: one that is restarted at once shows as replaced. That a frame
+is lost on the way tells nothing of a request, for or against."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -275,6 +275,60 @@ def test_a_request_that_kills_engine_after_engine_is_given_up_and_the_rest_live(
     assert_nothing_is_left(mesh, "bad")
 
 
+def test_what_kills_its_engines_takes_nobody_with_it() -> None:
+    """Engines die with the bad request before anybody there got a token, which is the worst that it can do."""
+    mesh = DispatchedMesh()
+    started: list[str] = []
+    names = [f"r{number}" for number in range(6)]
+    for name in "ab":
+        mesh.join(name)
+    for name in [*names[:3], "bad", *names[3:]]:
+        mesh.dispatcher.add(request(name, max_tokens=20))
+    for number in range(40):
+        placed = {live.request_id: live for m in mesh.engines.members() for live in mesh.live.placed_with(m)}
+        if "bad" in placed:
+            mesh.lose(placed["bad"].member)
+            mesh.join(f"engine {number}")
+        elif due := [live for name, live in placed.items() if name not in started]:
+            started.append(due[0].request_id)
+            mesh.output(due[0].member, EngineCoreOutput(due[0].request_id, due[0].attempt, 0, [7]))
+    assert [output.request_id for output in mesh.given_up] == ["bad"]
+    assert sorted(started) == names
+    assert mesh.live.num_waiting == 0
+
+
+def test_suspects_go_on_one_to_an_engine_and_the_next_when_a_token_cleared_one() -> None:
+    mesh = DispatchedMesh()
+    for name in ("r", "s", "t"):
+        mesh.dispatcher.add(request(name, max_tokens=20))
+    for name in "ab":
+        mesh.lose(mesh.join(name), LossCause.DIED)
+    mesh.take_sent()
+    c = mesh.join("c")
+    assert mesh.take_sent() == [("c", request("r", max_tokens=20, attempt=2))]
+    assert mesh.live.num_waiting == 2
+    mesh.dispatcher.add(request("new", max_tokens=20))
+    assert mesh.take_sent() == [("c", request("new", max_tokens=20))]
+    mesh.output(c, EngineCoreOutput("r", 2, 0, [7]))
+    assert mesh.take_sent() == [("c", request("s", max_tokens=20, attempt=2))]
+    mesh.join("d")
+    assert mesh.take_sent() == [("d", request("t", max_tokens=20, attempt=2))]
+
+
+def test_a_suspect_that_was_aborted_makes_room_at_the_next_tick() -> None:
+    mesh = DispatchedMesh()
+    for name in ("r", "s"):
+        mesh.dispatcher.add(request(name, max_tokens=20))
+    for name in "abc":
+        member = mesh.join(name)
+        if name != "c":
+            mesh.lose(member, LossCause.DIED)
+    mesh.dispatcher.abort(["r"])
+    mesh.take_sent()
+    mesh.dispatcher.on_tick()
+    assert mesh.take_sent() == [("c", request("s", max_tokens=20, attempt=2))]
+
+
 def test_a_stream_that_grew_too_large_for_every_engine_ends_alone() -> None:
     mesh = DispatchedMesh()
     a, b = mesh.join("a"), mesh.join("b")

@@ -15,7 +15,7 @@ from roundhouse.frontend.live_request import (
     Resumed,
     capacity_of,
 )
-from roundhouse.frontend.loss import UNPLANNED, LossCause
+from roundhouse.frontend.loss import DEADLY, LossCause
 from roundhouse.frontend.membership import Member
 from roundhouse.protocol.identity import EngineIndex, SessionId
 from roundhouse.protocol.machine import InvalidTransition
@@ -213,22 +213,32 @@ def test_the_room_that_was_promised_is_the_first_engines() -> None:
     assert live.fits(hello("c", max_model_len=50))
 
 
-@pytest.mark.parametrize("cause", sorted(UNPLANNED))
+@pytest.mark.parametrize("cause", sorted(DEADLY))
 def test_engine_after_engine_lost_without_a_token_is_poison(cause: LossCause) -> None:
     live = LiveRequest(request(), 10.0)
-    counted: list[tuple[int, bool]] = []
+    counted: list[tuple[int, bool, bool]] = []
     for number in range(MAX_FRUITLESS_LOSSES):
         live.place(new_member())
         live.lose(cause, 11.0 + number)
-        counted.append((live.num_fruitless_losses, live.is_poisoned))
-    assert counted == [(1, False), (2, False), (3, True)]
+        counted.append((live.num_fruitless_losses, live.is_suspect, live.is_poisoned))
+    assert counted == [(1, False, False), (2, True, False), (3, False, True)]
 
 
-@pytest.mark.parametrize("cause", sorted(set(LossCause) - UNPLANNED))
+def test_a_lost_frame_speaks_neither_for_nor_against_a_request() -> None:
+    live = LiveRequest(request(), 10.0)
+    counted: list[int] = []
+    for each in (LossCause.GAP, LossCause.GAP, LossCause.DIED, LossCause.GAP, LossCause.GAP, LossCause.DIED):
+        live.place(new_member())
+        live.lose(each, 11.0)
+        counted.append(live.num_fruitless_losses)
+    assert (counted, live.is_poisoned) == ([0, 0, 1, 1, 1, 2], False)
+
+
+@pytest.mark.parametrize("cause", sorted(set(LossCause) - DEADLY - {LossCause.GAP}))
 def test_a_planned_loss_is_not_the_requests_doing_and_clears_it(cause: LossCause) -> None:
     live = LiveRequest(request(), 10.0)
     counted: list[int] = []
-    for each in (LossCause.DIED, LossCause.GAP, cause, LossCause.DIED, LossCause.UNREACHABLE, LossCause.REPLACED):
+    for each in (LossCause.DIED, LossCause.DIED, cause, LossCause.DIED, LossCause.UNREACHABLE, LossCause.REPLACED):
         live.place(new_member())
         live.lose(each, 11.0)
         counted.append(live.num_fruitless_losses)

@@ -1,4 +1,4 @@
-from roundhouse.frontend.loss import UNPLANNED, LossCause
+from roundhouse.frontend.loss import DEADLY, LossCause
 
 
 def test_the_names_are_those_of_the_metrics_label() -> None:
@@ -13,6 +13,5 @@ def test_the_names_are_those_of_the_metrics_label() -> None:
     ]
 
 
-def test_what_nobody_planned_and_a_request_may_have_brought_about() -> None:
-    planned = {LossCause.STALLED, LossCause.OVERRUN, LossCause.DRAINED}
-    assert set(LossCause) - UNPLANNED == planned
+def test_what_a_request_may_have_brought_about() -> None:
+    assert {LossCause.DIED, LossCause.UNREACHABLE, LossCause.REPLACED} == DEADLY
