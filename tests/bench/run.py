@@ -42,8 +42,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench.run",
         description="Measures Roundhouse on this machine: one table here, the same in build/bench.json; every single "
-        "time and the servers' logs in build/bench. Five to eight minutes without peers; nothing else should run "
-        "meanwhile.",
+        "time and the servers' logs in build/bench. Ten minutes without peers, twenty-five with them; nothing else "
+        "should run meanwhile.",
     )
     parser.add_argument(
         "--peers",
@@ -98,7 +98,7 @@ def main() -> int:
         return 0
     signal.signal(signal.SIGTERM, _interrupt)
     console = Console(width=None if sys.stdout.isatty() else 200)
-    load_before, started = load_average(), time.monotonic()
+    load_before, started, commit = load_average(), time.monotonic(), commit_facts()
     try:
         rows = measure(options)
     except KeyboardInterrupt:
@@ -108,7 +108,6 @@ def main() -> int:
         tell(str(error))
         return 1
     machine = {**machine_facts(), "load_before": load_before, "load_after": load_average()}
-    commit = commit_facts()
     report = {
         "rows": [row_to_json(row) for row in rows],
         "machine": machine,

@@ -89,10 +89,12 @@ class RunningServer:
 
 
 def role_of(command: list[str], *, is_root: bool) -> str:
-    """frontend, engine or other: the process that was started answers HTTP, an engine says so in its command line."""
+    """frontend, engine or other: the process that was started answers HTTP, an engine or its worker says so in its
+    command line."""
     if is_root:
         return "frontend"
-    return "engine" if any("engine" in part.lower() for part in command) else "other"
+    says = " ".join(command).lower()
+    return "engine" if "engine" in says or "worker" in says else "other"
 
 
 def free_port() -> int:

@@ -115,6 +115,22 @@ def test_two_hundred_mixed_prompts(prompts: list[Any], answers: list[RequestOutp
     assert {answer.outputs[0].finish_reason for answer in answers} == {"stop", "length"}
 
 
+def test_no_answer_ends_before_its_end(
+    answers: list[RequestOutput], params: list[SamplingParams], smollm2_folder: Path
+) -> None:
+    """What transformers cannot tell of a text: that it was to go on."""
+    ends = load_tokenizer(smollm2_folder).stop_token_ids
+    for answer, given in zip(answers, params, strict=True):
+        choice = answer.outputs[0]
+        if choice.finish_reason == "length":
+            assert len(choice.token_ids) == NUM_TOKENS
+        elif choice.stop_reason in given.stop:
+            assert given.stop
+        else:
+            assert not given.ignore_eos
+            assert choice.token_ids[-1] in ends
+
+
 def test_the_answers_are_those_of_transformers(gaps: list[list[float]]) -> None:
     assert all(gap < NEAR_TIE for answer in gaps for gap in answer)
     assert sum(any(gap > 0 for gap in answer) for answer in gaps) <= MOST_NEAR_TIES

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from roundhouse.protocol.errors import ConfigError
 from roundhouse.runner.config import RunnerConfig
 from roundhouse.scheduler.config import Policy
 
@@ -20,6 +21,12 @@ class EngineConfig:
     engines_on_machine: int = 1
     enable_prefix_caching: bool = True
     policy: Policy = "fcfs"
+
+    def __post_init__(self) -> None:
+        for name, least in (("num_blocks", 2), ("kv_cache_bytes", 1), ("engines_on_machine", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigError(f"{name} must be at least {least}, got {value}")
 
 
 _BATCHED_TOKENS = {"cpu": 512, "cuda": 8192}

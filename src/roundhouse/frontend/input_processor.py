@@ -210,7 +210,13 @@ def _child(request: EngineCoreRequest, index: int, n: int) -> EngineCoreRequest:
     )
 
 
+_PROMPT_KEYS = frozenset({"prompt", "prompt_token_ids", "cache_salt"})
+
+
 def _content(prompt: Mapping[str, Any]) -> Any:
+    unknown = sorted(str(key) for key, value in prompt.items() if key not in _PROMPT_KEYS and value is not None)
+    if unknown:
+        raise InvalidRequest(f"a prompt has no {unknown[0]!r}: it is text or token ids", param="prompt")
     given = [prompt[key] for key in ("prompt", "prompt_token_ids") if prompt.get(key) is not None]
     if len(given) != 1:
         raise InvalidRequest("a prompt has either prompt or prompt_token_ids", param="prompt")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -35,13 +36,33 @@ class TokenLogprob:
     logprob: float
     rank: int
 
+    @property
+    def decoded_token(self) -> str:
+        """vLLM's name for `token`."""
+        return self.token
+
 
 @dataclass(frozen=True, slots=True)
-class PositionLogprobs:
-    """The sampled (or, in a prompt, the given) token and the k likeliest ones in order."""
+class PositionLogprobs(Mapping[int, TokenLogprob]):
+    """The sampled (or, in a prompt, the given) token and the k likeliest ones in order.
+
+    It reads as vLLM's too: a mapping from token ids, the sampled one first.
+    """
 
     sampled: TokenLogprob
     top: list[TokenLogprob]
+
+    def __getitem__(self, token_id: int) -> TokenLogprob:
+        for entry in (self.sampled, *self.top):
+            if entry.token_id == token_id:
+                return entry
+        raise KeyError(token_id)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(dict.fromkeys([self.sampled.token_id, *(entry.token_id for entry in self.top)]))
+
+    def __len__(self) -> int:
+        return len(self.top) + all(entry.token_id != self.sampled.token_id for entry in self.top)
 
 
 @dataclass(slots=True)
@@ -60,7 +81,6 @@ class CompletionOutput:
     finish_reason: str | None = None
     stop_reason: int | str | None = None
 
-    @property
     def finished(self) -> bool:
         return self.finish_reason is not None
 

@@ -6,9 +6,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roundhouse.engine.config import EngineConfig, default_batched_tokens
+from roundhouse.protocol.errors import ConfigError
 from roundhouse.runner.config import RunnerConfig
 from roundhouse.runner.worker import choose_device
 from roundhouse.scheduler.config import Policy
+
+_NUMBERS = (
+    "max_model_len",
+    "block_size",
+    "num_kv_blocks",
+    "kv_cache_memory_bytes",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "num_threads",
+    "seed",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +51,13 @@ class EngineArgs:
     num_threads: int | None = None
     deterministic: bool = False
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises `ConfigError` for a value of the wrong type."""
+        for name in _NUMBERS:
+            value = getattr(self, name)
+            if value is not None and type(value) is not int:
+                raise ConfigError(f"{name} is a whole number, got {value!r}")
 
     def engine_config(self, model_path: Path, vocab_size: int) -> EngineConfig:
         """For the model in `model_path`, whose tokenizer has `vocab_size` tokens. Raises `ConfigError`."""

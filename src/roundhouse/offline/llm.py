@@ -61,11 +61,13 @@ class LLM:
         sampling_params: for all prompts, or one for each; None is what the model recommends. use_tqdm: show a progress
         bar on a terminal. priority: one for each prompt, lower runs first; for the priority policy.
 
-        Raises a `RequestError` that names the first prompt which cannot be run; then none is. A request that failed
-        later, or whose prompt broke the tokenizer, has `finish_reason` "error" and the `error` in its output, and the
-        others their answers. Raises `EngineDeadError` when the engine itself failed. Interrupted, it ends every
-        request, and may be called again.
+        Raises a `RequestError` that names the first prompt which cannot be run, or says that the engine still has
+        requests which somebody added to it; then none is run. A request that failed later, or whose prompt broke the
+        tokenizer, has `finish_reason` "error" and the `error` in its output, and the others their answers. Raises
+        `EngineDeadError` when the engine itself failed. Interrupted, it ends every request, and may be called again.
         """
+        if self.llm_engine.has_unfinished_requests():
+            raise InvalidRequest("the engine has requests of its own: step it until they have ended")
         each = _as_list(prompts)
         params = self._params_for_each(sampling_params, len(each))
         priorities = _for_each("priority", priority, len(each), 0)
@@ -144,7 +146,10 @@ class LLM:
     def _params_for_each(self, given: Params, count: int) -> Sequence[SamplingParams]:
         if given is None or isinstance(given, SamplingParams):
             return [given or self.get_default_sampling_params()] * count
-        return _for_each("sampling_params", given, count, SamplingParams())
+        each = _for_each("sampling_params", list(given), count, SamplingParams())
+        if not all(isinstance(params, SamplingParams) for params in each):
+            raise InvalidRequest("sampling_params is a SamplingParams or a list of them", param="sampling_params")
+        return each
 
     def _run(self, count: int, *, show_progress: bool) -> dict[str, RequestOutput]:
         """Steps until every request has ended: all outputs by their ids."""

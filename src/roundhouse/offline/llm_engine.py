@@ -84,6 +84,8 @@ class LLMEngine:
         (`DuplicateRequestId` while another request has the id); then nothing of the request is left.
         """
         self._check_alive()
+        if not isinstance(request_id, str) or not isinstance(params, SamplingParams):
+            raise InvalidRequest("add_request takes a text as id, then the prompt, then SamplingParams")
         if lora_request is not None:
             raise InvalidRequest("this model is run without adapters", param="lora_request")
         parsed = self._input_processor.parse(prompt, params, tokenization_kwargs, self.max_model_len)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from enum import IntEnum
+from typing import cast
 
 import msgspec
 
@@ -61,6 +63,15 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
 
+    def __post_init__(self) -> None:
+        """Takes what people write for a list: one stop string, or None for nothing."""
+        stop = cast("object", self.stop)
+        if isinstance(stop, str):
+            msgspec.structs.force_setattr(self, "stop", [stop])
+        for name, nothing in (("stop", list[str]), ("stop_token_ids", list[int]), ("logit_bias", dict[int, float])):
+            if getattr(self, name) is None:
+                msgspec.structs.force_setattr(self, name, nothing())
+
     @property
     def is_greedy(self) -> bool:
         return self.temperature < GREEDY_BELOW
@@ -71,9 +82,19 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_
 
     def verify(self, *, vocab_size: int | None = None) -> None:
         """Raises `InvalidRequest` that names the first field out of range. `vocab_size` bounds the token ids given."""
-        for check in (self._verify_numbers, self._verify_lengths, self._verify_stops):
+        for check in (self._verify_types, self._verify_numbers, self._verify_lengths, self._verify_stops):
             check()
         self._verify_token_ids(limits.MAX_TOKEN_ID + 1 if vocab_size is None else vocab_size)
+
+    def _verify_types(self) -> None:
+        """A program may put anything into a field; what came by wire has the right types already."""
+        try:
+            msgspec.convert(msgspec.structs.astuple(self), SamplingParams)
+        except msgspec.ValidationError as error:
+            place = re.search(r"\$\[(\d+)\]", str(error))
+            name = self.__struct_fields__[int(place[1])] if place else None
+            reason = str(error).split(" - at ")[0].lower()
+            raise InvalidRequest(f"{name}: {reason}", param=name) from None
 
     def _verify_numbers(self) -> None:
         _between("temperature", self.temperature, 0.0, 2.0)

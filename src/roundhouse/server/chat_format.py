@@ -54,16 +54,16 @@ class ChatFormat:
             parts.append(self.chunks.event(opening, self._continuous(i), **extra))
 
     def _write_detailed(self, choice: CompletionOutput, parts: list[bytes]) -> None:
-        if not (choice.text or choice.token_ids or choice.finished):
+        if not (choice.text or choice.token_ids or choice.finished()):
             return
         with_logprobs = choice.logprobs is not None and bool(choice.logprobs)
         shaped: dict[str, Any] = {
             "index": choice.index,
-            "delta": {"content": choice.text} if choice.text or with_logprobs or not choice.finished else {},
+            "delta": {"content": choice.text} if choice.text or with_logprobs or not choice.finished() else {},
             "logprobs": chat_logprobs(choice.logprobs) if choice.logprobs else None,
             "finish_reason": choice.finish_reason,
         }
-        if choice.finished:
+        if choice.finished():
             shaped["stop_reason"] = choice.stop_reason
         if self._generation.return_token_ids:
             shaped["token_ids"] = choice.token_ids

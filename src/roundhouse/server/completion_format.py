@@ -78,7 +78,7 @@ class CompletionFormat:
         token_ids = [] if self._prompt_only else choice.token_ids
         text = "" if self._prompt_only else choice.text
         self.usage.completion_tokens[index] += len(token_ids)
-        if not (text or token_ids or choice.finished):
+        if not (text or token_ids or choice.finished()):
             return
         with_logprobs = bool(choice.logprobs) and not self._prompt_only
         shaped: dict[str, Any] = {
@@ -87,7 +87,7 @@ class CompletionFormat:
             "logprobs": self._logprobs[index].output(choice.logprobs or []) if with_logprobs else None,
             "finish_reason": self._finish_reason(choice),
         }
-        if choice.finished:
+        if choice.finished():
             shaped["stop_reason"] = None if self._prompt_only else choice.stop_reason
         if self._generation.return_token_ids:
             shaped["token_ids"] = token_ids

@@ -26,6 +26,7 @@ def test_a_body_is_greedy_and_streams_unless_it_says_otherwise() -> None:
         (["python", "-m", "roundhouse.cli.main", "serve", "engine-model"], True, "frontend"),
         (["python", "-m", "roundhouse.cli.main", "engine", "model"], False, "engine"),
         (["VLLM::EngineCore"], False, "engine"),
+        (["VLLM::Worker"], False, "engine"),
         (["python", "-c", "from multiprocessing.resource_tracker import main"], False, "other"),
         ([], False, "other"),
     ],

@@ -53,7 +53,18 @@ def test_every_argument_has_its_place() -> None:
     )
 
 
-@pytest.mark.parametrize("wrong", [{"dtype": "int8"}, {"block_size": 3}, {"max_num_seqs": 0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"dtype": "int8"},
+        {"block_size": 3},
+        {"max_num_seqs": 0},
+        {"max_num_seqs": "4"},
+        {"num_kv_blocks": 0},
+        {"kv_cache_memory_bytes": 0},
+        {"seed": 1.5},
+    ],
+)
 def test_a_wrong_setting_is_refused(wrong) -> None:
     with pytest.raises(ConfigError):
         EngineArgs(device="cpu", **wrong).engine_config(Path("/m"), 100)

@@ -85,6 +85,34 @@ def test_lists_that_do_not_match_are_refused(arguments) -> None:
     offline.assert_empty()
 
 
+@pytest.mark.parametrize("wrong", [{"temperature": 0}, [None, None], [{}, {}]])
+def test_params_that_are_none_of_ours_are_refused(wrong) -> None:
+    llm, offline = llm_of()
+    with pytest.raises(InvalidRequest, match="sampling_params"):
+        llm.generate([HELLO, HELLO], wrong)
+    offline.assert_empty()
+
+
+def test_params_may_come_from_a_generator() -> None:
+    llm, _ = llm_of()
+    assert len(llm.generate([HELLO, HELLO], (GREEDY for _ in range(2)))) == 2  # type: ignore[arg-type]
+
+
+def test_what_a_prompt_cannot_have_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match=r"prompts\[0\]: a prompt has no 'multi_modal_data'"):
+        llm_of()[0].generate({"prompt": "Hello", "multi_modal_data": {"image": 1}}, GREEDY)
+
+
+def test_requests_that_somebody_added_are_not_swallowed() -> None:
+    llm, offline = llm_of()
+    offline.engine.add_request("mine", HELLO, GREEDY)
+    with pytest.raises(InvalidRequest, match="requests of its own"):
+        llm.generate(HELLO, GREEDY)
+    while offline.engine.has_unfinished_requests():
+        last = offline.engine.step()
+    assert [output.request_id for output in last] == ["mine"]
+
+
 def test_no_prompt_at_all_is_refused() -> None:
     with pytest.raises(InvalidRequest):
         llm_of()[0].generate(None)  # type: ignore[arg-type]

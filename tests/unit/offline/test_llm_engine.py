@@ -153,6 +153,11 @@ def test_what_cannot_be_served_is_refused_and_leaves_nothing(prompt, params, err
     assert offline.engine.step() == []
 
 
+def test_arguments_in_another_order_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match="add_request takes"):
+        OfflineEngine().engine.add_request("Hello", GREEDY, "a")  # type: ignore[arg-type]
+
+
 def test_adapters_are_refused() -> None:
     with pytest.raises(InvalidRequest, match="adapters"):
         OfflineEngine().engine.add_request("a", HELLO, GREEDY, lora_request=object())

@@ -64,3 +64,30 @@ def test_finish_reasons_are_those_of_the_wire() -> None:
         "error": 3,
         "repetition": 4,
     }
+
+
+def test_one_stop_string_is_a_list_of_one_and_none_is_nothing() -> None:
+    params = SamplingParams(stop="Observation:", stop_token_ids=None, logit_bias=None)  # type: ignore[arg-type]
+    assert (params.stop, params.stop_token_ids, params.logit_bias) == (["Observation:"], [], {})
+    assert SamplingParams(stop=None).stop == []  # type: ignore[arg-type]
+    params.verify()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", "a"),
+        ("temperature", None),
+        ("max_tokens", "3"),
+        ("n", 1.5),
+        ("seed", "a"),
+        ("stop", [1]),
+        ("stop_token_ids", ["a"]),
+        ("logit_bias", {"1": 1.0}),
+        ("ignore_eos", "yes"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_named(name: str, value: object) -> None:
+    with pytest.raises(InvalidRequest, match=f"{name}: expected") as caught:
+        SamplingParams(**{name: value}).verify()
+    assert caught.value.param == name
