@@ -348,6 +348,9 @@ def test_without_any_engine_a_request_waits_and_is_refused(impatient: Cluster, c
     if engine.is_alive:
         engine.kill()
         engine.wait()
+    # What is sent to an engine in the moments before its end is seen waits as long as what it had.
+    frontend = impatient.frontends[0]
+    eventually(lambda: not frontend.engines(), "the loss is seen", frontend.log)
     sent = time.monotonic()
     refused = [stream for stream in start(client, impatient, [GREEDY, whole(GREEDY)]) if stream.result(OVER_S)]
     assert time.monotonic() - sent >= 1
