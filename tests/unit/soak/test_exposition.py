@@ -47,5 +47,5 @@ def test_the_metrics_that_the_report_reads_exist() -> None:
     m.Metrics(registry, "model")
     scrape = parse_metrics(generate_latest(registry).decode())
     assert {report.GENERATED, report.PROMPTED, report.CACHED, report.PREEMPTED} <= scrape.counters.keys()
-    assert len(scrape.gauges) == 7
+    assert len(scrape.gauges) == 8
     assert not_zero(scrape) == {}
