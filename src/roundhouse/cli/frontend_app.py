@@ -50,7 +50,15 @@ async def frontend_app(
         registry=metrics.registry,
     )
     if admin is not None:
-        admin.open(AdminView(llm.engines, lambda: client.num_waiting, client.drain_engine, metrics.registry))
+        admin.open(
+            AdminView(
+                llm.engines,
+                lambda: client.num_waiting,
+                client.drain_engine,
+                metrics.registry,
+                has_failed=lambda: llm.errored,
+            )
+        )
     try:
         yield build_app(state, ServerSettings(tuple(served_names)))
     finally:

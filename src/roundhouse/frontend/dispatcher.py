@@ -92,7 +92,7 @@ class Dispatcher:
             if live is not None and live.request_id not in self._live:
                 hashes = live.hashes.with_outputs(member.hello.block_size, live.output_token_ids)
                 self._prefixes.record(member.session_id, hashes)
-        if accepted.resumed and not accepted.returned:
+        if accepted.resumed and not accepted.returned and self._live.has_waiting_suspect():
             # A token cleared a suspect: another one may have its place.
             self.place_waiting()
         return accepted
@@ -126,26 +126,35 @@ class Dispatcher:
                 self.on_draining(member)
 
     def on_tick(self) -> None:
-        """To be called now and then: what waited too long is given up, and what an ended suspect kept out is placed."""
-        self._finish(self._live.expire(self._clock()))
+        """To be called now and then: what an ended suspect kept out is placed, and what waited too long is given up."""
         self.place_waiting()
+        self._finish(self._live.expire(self._clock()))
 
     def place_waiting(self) -> None:
         self._place_all(self._live.waiting())
 
     def _place_all(self, waiting: Sequence[LiveRequest]) -> None:
-        if not waiting:
+        takers = self._engines.takers()
+        if not waiting or not takers:
             return
         given_up: list[EngineCoreOutput] = []
+        keys = {member.hello.resume_key for member in takers}
         with_suspects = self._live.sessions_with_suspects()
         for live in waiting:
+            if live.has_started and live.resume_key not in keys:
+                continue
             try:
                 self._place(live, but=with_suspects if live.is_suspect else ())
             except MessageTooLarge as error:
                 given_up.append(self._live.give_up(live, error))
                 continue
-            if live.is_suspect and live.member is not None:
+            if not live.is_suspect:
+                continue
+            if live.member is not None:
                 with_suspects.add(live.member.session_id)
+            elif choices_for(live, takers):
+                # Another suspect keeps it out and no want of an engine: this is no wait that ends.
+                live.waits_since = self._clock()
         self._finish(given_up)
 
     def _place(self, live: LiveRequest, *, but: Collection[SessionId] = ()) -> bool:

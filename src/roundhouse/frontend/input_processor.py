@@ -86,7 +86,7 @@ class InputProcessor:
             if len(content) > limits.MAX_CHARS_PER_TOKEN * max_model_len:
                 raise _too_long(max_model_len, f"{len(content)} characters, which cannot fit")
             text, token_ids = content, None
-        elif isinstance(content, Sequence) and set(map(type, content)) <= {int}:
+        elif isinstance(content, Sequence) and not isinstance(content, _BYTES) and set(map(type, content)) <= {int}:
             text, token_ids = None, list(content)
         else:
             raise InvalidRequest("a prompt is a text or a list of token ids", param="prompt")
@@ -209,6 +209,8 @@ def _child(request: EngineCoreRequest, index: int, n: int) -> EngineCoreRequest:
         request, request_id=child_id(request.request_id, index, n), child_index=index, sampling_params=params
     )
 
+
+_BYTES = (bytes, bytearray, memoryview)
 
 _PROMPT_KEYS = frozenset({"prompt", "prompt_token_ids", "cache_salt"})
 

@@ -80,6 +80,9 @@ class LiveRequests:
         """In the order in which they would be placed again."""
         return sorted((live for live in self._live.values() if live.member is member), key=lambda live: live.rank)
 
+    def has_waiting_suspect(self) -> bool:
+        return any(live.is_suspect for live in self._waiting.values())
+
     def sessions_with_suspects(self) -> set[SessionId]:
         """Of engines that have a request which must be the only one of its kind there."""
         return {live.member.session_id for live in self._live.values() if live.is_suspect and live.member is not None}

@@ -7,6 +7,7 @@
     │   ├── PromptNeverFits          the prompt does not fit the engine's KV cache, however empty
     │   ├── RequestTooLarge          the body is over a limit of `protocol.limits`
     │   ├── ModelNotFound
+    │   ├── EngineNotFound           what an operator named is not here
     │   ├── Forbidden                the caller may not do this
     │   └── DuplicateRequestId       that id is live
     ├── CapacityError                nothing is wrong with the request; later it may work
@@ -67,6 +68,11 @@ class RequestTooLarge(RequestError):
 
 class ModelNotFound(RequestError):
     code = "model_not_found"
+    http_status = 404
+
+
+class EngineNotFound(RequestError):
+    code = "engine_not_found"
     http_status = 404
 
 

@@ -6,6 +6,7 @@ What changes something needs the bearer token; without one it is open on the loo
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,13 +15,15 @@ from typing import Any
 import msgspec
 from fastapi import FastAPI, Request, Response
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
+from starlette.datastructures import Headers
 
 from roundhouse.frontend.core_client import EngineView
-from roundhouse.protocol.errors import Forbidden, InvalidRequest, NoEngine
-from roundhouse.server.errors import add_error_handlers
+from roundhouse.protocol.errors import EngineNotFound, Forbidden, InvalidRequest, NoEngine
+from roundhouse.server.errors import add_error_handlers, shorten
+from roundhouse.server.exposition import exposition
 
 MAX_ADMIN_BODY_BYTES = 4096
+MAX_ADMIN_BODY_S = 2.0
 
 
 class DrainBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -34,12 +37,14 @@ class AdminView:
     """What there is to be seen and done once the model folder is there.
 
     drain: moves the streams of the engine with that identity, and gives it nothing new; False when it is not here.
+    has_failed: no request can ever end well again.
     """
 
     engines: Callable[[], Sequence[EngineView]]
     num_waiting: Callable[[], int]
     drain: Callable[[str], bool]
     registry: CollectorRegistry
+    has_failed: Callable[[], bool] = lambda: False
 
 
 class Admin:
@@ -59,18 +64,19 @@ class Admin:
         app = FastAPI(title="Roundhouse admin", docs_url=None, redoc_url=None, openapi_url=None)
         add_error_handlers(app)
 
+        @app.head("/livez")
         @app.get("/livez")
         async def livez() -> Response:
-            return Response()
+            return Response(status_code=503 if self._has_failed() else 200)
 
+        @app.head("/readyz")
         @app.get("/readyz")
         async def readyz() -> Response:
-            return Response(status_code=200 if self._is_ready() else 503)
+            return Response(status_code=200 if self._is_ready() and not self._has_failed() else 503)
 
         @app.get("/metrics")
         async def metrics(request: Request) -> Response:
-            encode, content_type = choose_encoder(request.headers.get("accept", ""))
-            return Response(encode(self._seen().registry), headers={"content-type": content_type})
+            return exposition(self._seen().registry, request.headers.get("accept", ""))
 
         @app.get("/engines")
         async def engines() -> list[dict[str, Any]]:
@@ -83,10 +89,10 @@ class Admin:
 
         @app.post("/drain")
         async def drain(request: Request) -> Response:
-            self._check_token(request.headers.get("authorization", ""))
+            self._check_token(request.headers)
             body = await _read(request)
             if not self._seen().drain(body.engine):
-                raise NoEngine(f"no engine {body.engine!r} is here")
+                raise EngineNotFound(f"no engine {shorten(body.engine)} is here", param="engine")
             return Response(status_code=202)
 
         return app
@@ -96,21 +102,32 @@ class Admin:
             raise NoEngine("the model is being loaded")
         return self._view
 
-    def _check_token(self, authorization: str) -> None:
+    def _has_failed(self) -> bool:
+        """Every request from here on fails: only a new process can serve."""
+        return self._view is not None and self._view.has_failed()
+
+    def _check_token(self, headers: Headers) -> None:
         if self._token is None:
             if not self._is_loopback:
                 raise Forbidden("this admin port has no token, and is open to others: it changes nothing")
+            if "origin" in headers:
+                raise Forbidden("this admin port has no token: a web page changes nothing here")
             return
-        if not secrets.compare_digest(authorization.encode(), f"Bearer {self._token}".encode()):
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not secrets.compare_digest(token.encode("latin-1"), self._token.encode()):
             raise Forbidden("the bearer token is missing or wrong")
 
 
 async def _read(request: Request) -> DrainBody:
     body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > MAX_ADMIN_BODY_BYTES:
-            raise InvalidRequest(f"a body here has at most {MAX_ADMIN_BODY_BYTES} bytes")
+    try:
+        async with asyncio.timeout(MAX_ADMIN_BODY_S):
+            async for part in request.stream():
+                body += part
+                if len(body) > MAX_ADMIN_BODY_BYTES:
+                    raise InvalidRequest(f"a body here has at most {MAX_ADMIN_BODY_BYTES} bytes")
+    except TimeoutError:
+        raise InvalidRequest(f"the body was not whole after {MAX_ADMIN_BODY_S:g} s") from None
     try:
         return msgspec.json.decode(body, type=DrainBody)
     except msgspec.DecodeError as error:

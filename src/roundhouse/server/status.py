@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from prometheus_client.exposition import choose_encoder
 
 import roundhouse
 from roundhouse.protocol.errors import NoEngine
+from roundhouse.server.exposition import exposition
 from roundhouse.server.state import Health, ServerSettings, ServerState
 
 
@@ -37,8 +37,7 @@ def status_routes(state: ServerState, settings: ServerSettings) -> APIRouter:
     @router.get("/metrics")
     async def metrics(request: Request) -> Response:
         """In Prometheus' text format, or OpenMetrics for who accepts it."""
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(state.registry), headers={"content-type": content_type})
+        return exposition(state.registry, request.headers.get("accept", ""))
 
     @router.get("/", include_in_schema=False)
     async def pointer() -> dict[str, Any]:

@@ -477,3 +477,18 @@ def test_nothing_is_placed_on_an_engine_that_was_not_sent_its_admission() -> Non
     b.count_control_frame()
     mesh.dispatcher.on_taker()
     assert mesh.take_sent() == [("b", request("r", max_tokens=20, attempt=1))]
+
+
+def test_a_suspect_that_another_one_keeps_out_does_not_wait_in_vain() -> None:
+    mesh = DispatchedMesh()
+    for name in ("r", "s"):
+        mesh.dispatcher.add(request(name, max_tokens=20))
+    for name in "ab":
+        mesh.lose(mesh.join(name), LossCause.DIED)
+    c = mesh.join("c")
+    for _ in range(10):
+        mesh.now += mesh.live.limits.resume_s / 2
+        mesh.dispatcher.on_tick()
+    assert (mesh.given_up, mesh.live.num_waiting) == ([], 1)
+    mesh.output(c, EngineCoreOutput("r", 2, 0, [7]))
+    assert mesh.live.num_waiting == 0

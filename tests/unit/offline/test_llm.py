@@ -103,6 +103,12 @@ def test_what_a_prompt_cannot_have_is_refused() -> None:
         llm_of()[0].generate({"prompt": "Hello", "multi_modal_data": {"image": 1}}, GREEDY)
 
 
+@pytest.mark.parametrize("raw", [b"Hello", bytearray(b"Hello"), {"prompt_token_ids": b"Hello"}])
+def test_bytes_are_no_token_ids(raw) -> None:
+    with pytest.raises(InvalidRequest, match="a prompt is a text or a list of token ids"):
+        llm_of()[0].generate([raw], GREEDY)
+
+
 def test_requests_that_somebody_added_are_not_swallowed() -> None:
     llm, offline = llm_of()
     offline.engine.add_request("mine", HELLO, GREEDY)

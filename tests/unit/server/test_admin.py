@@ -90,7 +90,7 @@ def test_metrics() -> None:
 def test_an_engine_is_drained_by_its_identity() -> None:
     made, drained = admin()
     assert post(made, b'{"engine": "engine-0"}').status == 202
-    assert post(made, b'{"engine": "engine-9"}').status == 503
+    assert post(made, b'{"engine": "engine-9"}').status == 404
     assert drained == ["engine-0", "engine-9"]
 
 
@@ -104,12 +104,35 @@ def test_a_body_that_is_none_changes_nothing(body: bytes) -> None:
 def test_with_a_token_nobody_else_changes_anything(authorization: str) -> None:
     made, drained = admin(token="secret")
     assert (post(made, b'{"engine": "engine-0"}', authorization=authorization).status, drained) == (403, [])
-    assert post(made, b'{"engine": "engine-0"}', authorization="Bearer secret").status == 202
+    for scheme in ("Bearer", "bearer"):
+        assert post(made, b'{"engine": "engine-0"}', authorization=f"{scheme} secret").status == 202
 
 
 def test_without_a_token_only_the_loopback_address_may_change_something() -> None:
     made, drained = admin(is_loopback=False)
     assert (post(made, b'{"engine": "engine-0"}').status, drained) == (403, [])
+
+
+def test_a_web_page_changes_nothing() -> None:
+    made, drained = admin()
+    assert (post(made, b'{"engine": "engine-0"}', origin="http://elsewhere").status, drained) == (403, [])
+
+
+def test_a_frontend_that_failed_is_neither_alive_nor_ready() -> None:
+    made, _ = admin(is_open=False)
+    made.open(AdminView(list, lambda: 0, lambda identity: False, CollectorRegistry(), has_failed=lambda: True))
+    assert [get(made.app, path).status for path in ("/livez", "/readyz")] == [503, 503]
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz"])
+def test_a_probe_may_ask_for_the_status_alone(path: str) -> None:
+    assert asyncio.run(call(admin()[0].app, "HEAD", path)).status == 200
+
+
+def test_an_accept_header_that_makes_no_sense_gets_the_text_format() -> None:
+    accept = {"accept": "application/openmetrics-text;version=zz;escaping=foo"}
+    answer = asyncio.run(call(admin()[0].app, "GET", "/metrics", headers=accept))
+    assert (answer.status, answer.headers["content-type"].split(";")[0]) == (200, "text/plain")
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/docs", "/openapi.json", "/"])
