@@ -28,7 +28,8 @@ def cli() -> None:
     """Serve large language models through the OpenAI API: `roundhouse serve` on one machine, `roundhouse frontend` and
     `roundhouse engine` on several.
 
-    MODEL is a folder with safetensors, a hub id, a .gguf file, or `smollm2`, the small chat model that is built in.
+    MODEL is a folder with safetensors, a hub id, a .gguf file, or `smollm2`, the small chat model that is built in and
+    the default.
     """
 
 

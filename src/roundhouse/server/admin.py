@@ -128,6 +128,8 @@ async def _read(request: Request) -> DrainBody:
                     raise InvalidRequest(f"a body here has at most {MAX_ADMIN_BODY_BYTES} bytes")
     except TimeoutError:
         raise InvalidRequest(f"the body was not whole after {MAX_ADMIN_BODY_S:g} s") from None
+    if not body:
+        raise InvalidRequest('the body is empty: it is {"engine": identity}', param="engine")
     try:
         return msgspec.json.decode(body, type=DrainBody)
     except msgspec.DecodeError as error:
