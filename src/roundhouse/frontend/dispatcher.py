@@ -84,7 +84,9 @@ class Dispatcher:
         """The caller passes the outputs on, and then calls `place_waiting` if some requests were returned: what ends
         there ends behind its last tokens.
         """
-        ending = [self._live.get(output.request_id) for output in outputs.outputs if output.finish_reason in COMPLETE]
+        ending: list[LiveRequest | None] = []
+        if self._has_a_choice():
+            ending = [self._live.get(out.request_id) for out in outputs.outputs if out.finish_reason in COMPLETE]
         accepted = self._live.accept(member, outputs, self._clock())
         for resumed in accepted.resumed:
             self._on_resumed(resumed)
@@ -167,7 +169,8 @@ class Dispatcher:
                 self._live.take_back(live, None, self._clock())
                 raise
             if is_sent:
-                self._prefixes.record(member.session_id, live.hashes.of(member.hello.block_size))
+                if self._has_a_choice():
+                    self._prefixes.record(member.session_id, live.hashes.of(member.hello.block_size))
                 return True
             self._live.take_back(live, None, self._clock())
         return False
@@ -187,6 +190,8 @@ class Dispatcher:
         """A rank that was asked for holds until the request was lost once: to go on elsewhere is better than to end."""
         takers = [member for member in self._engines.takers() if member.session_id not in but]
         choices = choices_for(live, takers)
+        if len(choices) == 1 and live.request.data_parallel_rank is None:
+            return choices[0]
         self._turn += 1
         loads, anchor = survey(choices, self._prefixes, live.hashes)
         session_id = choose(
@@ -197,6 +202,10 @@ class Dispatcher:
             turn=self._turn,
         )
         return None if session_id is None else self._engines.get(session_id)
+
+    def _has_a_choice(self) -> bool:
+        """Whether it matters what is cached where: with one engine nothing is hashed and nothing kept."""
+        return self._engines.num_members > 1
 
     def _finish(self, given_up: list[EngineCoreOutput]) -> None:
         if given_up:

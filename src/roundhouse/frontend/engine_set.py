@@ -87,6 +87,10 @@ class EngineSet:
         """All that are alive, in the order of their engine indexes."""
         return sorted(self._members.values(), key=lambda member: member.engine_index)
 
+    @property
+    def num_members(self) -> int:
+        return len(self._members)
+
     def get(self, session_id: int) -> Member | None:
         """None for a session that is over or never was."""
         return self._members.get(SessionId(session_id))
