@@ -8,7 +8,6 @@ their engines go on one to an engine, until a token clears each: the next loss t
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Sequence
 
 from roundhouse.clock import Clock
@@ -25,8 +24,6 @@ from roundhouse.protocol.frames import FrontendMessage
 from roundhouse.protocol.identity import SessionId
 from roundhouse.protocol.messages import AbortRequests, EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
 from roundhouse.protocol.sampling import FinishReason
-
-logger = logging.getLogger(__name__)
 
 COMPLETE = frozenset({FinishReason.STOP, FinishReason.LENGTH, FinishReason.REPETITION})
 """Ends after which the engine's cache has the whole request, for the next turn of its conversation."""

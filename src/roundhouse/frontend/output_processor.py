@@ -99,6 +99,8 @@ class OutputProcessor:
         engine = (batch.engine_index, batch.epoch)
         for output in outputs:
             state = self.request_states.get(output.request_id)
+            if state is not None:
+                state.attempt = max(state.attempt, output.attempt)  # a later one is the next engine's
             if state is None or _is_late(state, output):
                 iteration.num_late_outputs += 1
                 continue
@@ -195,10 +197,9 @@ class OutputProcessor:
 
 
 def _is_late(state: RequestState, output: EngineCoreOutput) -> bool:
-    """From an engine that no longer has the request, or sent twice. A later attempt is that of the next engine."""
-    if output.attempt < state.attempt:
+    """From an engine that no longer has the request, or sent twice."""
+    if output.attempt != state.attempt:
         return True
-    state.attempt = output.attempt
     return bool(output.new_token_ids) and output.first_token_index < len(state.token_ids)
 
 
