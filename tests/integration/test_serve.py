@@ -10,6 +10,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,12 @@ def client(server: ServeProcess) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def long_stream(server: ServeProcess) -> Any:
-    """A stream that would go on for minutes."""
+@contextmanager
+def long_stream(server: ServeProcess) -> Iterator[Iterator[str]]:
+    """The lines of a stream that would go on for minutes. It ends with the block, or when its iterator is dropped."""
     body = {"model": "smollm2", "prompt": "Once", "max_tokens": 4000, "ignore_eos": True, "stream": True}
-    return httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60)
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60) as stream:
+        yield stream.iter_lines()
 
 
 def test_sdk_chat(client: openai.OpenAI) -> None:
@@ -149,8 +152,8 @@ def test_bad_input_names_the_field(server: ServeProcess, change: dict[str, Any],
 
 
 def test_a_client_that_leaves_frees_its_blocks(server: ServeProcess) -> None:
-    with long_stream(server) as stream:
-        next(stream.iter_lines())
+    with long_stream(server) as lines:
+        next(lines)
         server.wait_until(
             lambda: server.metric("roundhouse_num_requests_running") == 1, "a running request", timeout_s=5
         )
@@ -201,8 +204,8 @@ def test_sigterm_finishes_what_runs_and_takes_nothing_new(tmp_path: Path, smollm
 
 
 def test_a_second_sigterm_does_not_wait(tmp_path: Path, smollm2_folder: Path) -> None:
-    with ServeProcess(tmp_path / "log", "smollm2", ["--grace", "300"]) as server, long_stream(server) as stream:
-        next(stream.iter_lines())
+    with ServeProcess(tmp_path / "log", "smollm2", ["--grace", "300"]) as server, long_stream(server) as lines:
+        next(lines)
         server.process.send_signal(signal.SIGTERM)
         server.wait_for_line("finishing what runs")
         server.process.send_signal(signal.SIGTERM)
@@ -224,7 +227,7 @@ def test_two_engines_share_the_work_and_one_may_die(tmp_path: Path, smollm2_fold
         server.wait_for_line("is admitted", count=2)
         first, second = server.engine_pids()
         with long_stream(server) as one, long_stream(server) as other, ThreadPoolExecutor() as readers:
-            streams = [one.iter_lines(), other.iter_lines()]
+            streams = [one, other]
             for stream in streams:
                 next(stream)
             os.kill(first, signal.SIGKILL)
