@@ -12,7 +12,7 @@ from tests.soak.end_state import GIVE_UP_S, REST_S, ZERO_WITHIN_S, EndState
 from tests.soak.exposition import Scrape, not_zero, parse_metrics
 from tests.soak.http_client import get_text
 from tests.soak.misbehaving import misbehaviours
-from tests.soak.mix import filling, requests
+from tests.soak.mix import crowd, filling, requests
 from tests.soak.processes import ProcessSample, sample_tree
 from tests.soak.recording import CsvRecorder
 from tests.soak.server import SoakServer
@@ -43,13 +43,17 @@ class Soak:
         """Ends the load early."""
         self._ended.set()
 
-    async def fill(self, num_tokens: int) -> None:
-        """Takes the pages of every block of the KV caches, by prompts of `num_tokens` together. Raises
-        `Unexpected`.
+    async def fill(self, num_tokens: int, num_rows: int) -> None:
+        """Brings the server to its full size before anything is judged: the pages of every block of the KV caches are
+        taken, by prompts of `num_tokens` together, and a crowd of twice `num_rows` requests makes the steps as large as
+        they can become. Raises `Unexpected`.
         """
         clients = Clients(self._server.address, self.tally, monotonic)
-        waiting = iter(filling(self._seed, self._model, num_tokens))
-        await asyncio.gather(*(clients.stream(waiting) for _ in range(FILLING_STREAMS)))
+        for waiting, num_clients in (
+            (iter(filling(self._seed, self._model, num_tokens)), FILLING_STREAMS),
+            (iter(crowd(self._seed, self._model, 2 * num_rows)), num_rows),
+        ):
+            await asyncio.gather(*(clients.stream(waiting) for _ in range(num_clients)))
         if self.tally.failures:
             raise Unexpected(self.tally.failures[0].what)
 

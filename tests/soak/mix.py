@@ -64,6 +64,12 @@ def filling(seed: int, model: str, num_tokens: int) -> list[Request]:
     ]
 
 
+def crowd(seed: int, model: str, num_requests: int) -> list[Request]:
+    """What a crowd sends that comes all at once: the largest steps that the mix of requests can lead to."""
+    random = Random(f"{seed}/crowd")
+    return [draw_request(random, model) for _ in range(num_requests)]
+
+
 def requests(seed: int, stream: int, model: str) -> Iterator[Request]:
     """What the constant stream of that number sends, without end."""
     random = Random(f"{seed}/stream/{stream}")

@@ -33,7 +33,7 @@ from tests.soak.report import (
     judge_all_memory,
     speed_of,
 )
-from tests.soak.server import BLOCK_SIZE, NUM_KV_BLOCKS, SoakServer
+from tests.soak.server import BLOCK_SIZE, MAX_NUM_SEQS, NUM_KV_BLOCKS, SoakServer
 
 PROGRESS_EVERY_S = 30.0
 RUNNING = "roundhouse_num_requests_running"
@@ -71,8 +71,12 @@ async def soak(server: SoakServer, recorder: CsvRecorder, arguments: argparse.Na
         server, recorder, model=arguments.model, seed=arguments.seed, streams=arguments.streams, seconds=seconds
     )
     pool_tokens = arguments.engines * NUM_KV_BLOCKS * BLOCK_SIZE
-    console.print(f"every block is taken once: {MIN_POOL_TURNS * pool_tokens:.0f} tokens of prompts …", highlight=False)
-    await load.fill(num_tokens=int(MIN_POOL_TURNS * pool_tokens))
+    num_rows = arguments.engines * MAX_NUM_SEQS
+    console.print(
+        f"to full size first: {MIN_POOL_TURNS * pool_tokens:.0f} tokens of prompts, then {num_rows} clients at once …",
+        highlight=False,
+    )
+    await load.fill(num_tokens=int(MIN_POOL_TURNS * pool_tokens), num_rows=num_rows)
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, load.stop)
     end = await load.run(Progress(console, load, seconds))

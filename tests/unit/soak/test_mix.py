@@ -8,7 +8,7 @@ import msgspec
 
 from roundhouse.protocol import limits
 from roundhouse.server.schema import ChatCompletionBody, CompletionBody
-from tests.soak.mix import CHAT, COMPLETIONS, FEATURES, Request, filling, requests
+from tests.soak.mix import CHAT, COMPLETIONS, FEATURES, Request, crowd, filling, requests
 
 SCHEMAS = {CHAT: ChatCompletionBody, COMPLETIONS: CompletionBody}
 
@@ -49,3 +49,11 @@ def test_filling_has_the_tokens_that_were_asked_for_and_no_common_block() -> Non
     prompts = [request.body["prompt"] for request in filling(1, "m", 4500)]
     assert [len(prompt) for prompt in prompts] == [1000] * 5
     assert len({tuple(prompt[:16]) for prompt in prompts}) == 5
+
+
+def test_a_crowd_has_requests_of_every_kind_and_is_the_same_again() -> None:
+    requests = crowd(1, "m", 128)
+    assert len(requests) == 128
+    assert {request.kind for request in requests} == set(FEATURES)
+    assert requests == crowd(1, "m", 128)
+    assert requests != crowd(2, "m", 128)
