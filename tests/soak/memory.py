@@ -2,7 +2,8 @@
 
 The first part of a run is left out, for memory grows in it by right: buffers find their size, and the KV cache's pages
 are taken as its blocks are first used (the load begins with prompts that fill the pool and with a crowd that makes the
-steps as large as they become, so that this is soon over). It ends when a quarter of the run, two minutes and one and a half turns of the block pool are over.
+steps as large as they become, so that this is soon over). It ends when a quarter of the run, two minutes and one and a
+half turns of the block pool are over.
 """
 
 from __future__ import annotations
