@@ -35,11 +35,12 @@ class Report:
 
     def promises(self) -> list[Promise]:
         outcomes = self.tally.outcomes
-        lost, wrong = outcomes[Outcome.LOST], outcomes[Outcome.WRONG_TOKENS]
+        lost, wrong, diverged = (outcomes[o] for o in (Outcome.LOST, Outcome.WRONG_TOKENS, Outcome.DIVERGED))
         left = ", ".join(f"{name} is {value:g}" for name, value in self.left.items())
         return [
             Promise("no stream of a frontend that lived on was lost", lost == 0, f"{lost} of {outcomes.total()}"),
             Promise("no token was lost or doubled", wrong == 0, f"{wrong} streams; {self.tally.num_tokens} tokens"),
+            Promise("every token is that of the undisturbed run", diverged == 0, f"{diverged} streams"),
             Promise("no block, row or request is left, all gauges are zero", not self.left, left),
             *(_memory(name, verdict) for name, verdict in self.memory.items()),
             Promise("the logs have no error", not self.troubled_lines, f"{len(self.troubled_lines)} lines"),

@@ -18,14 +18,14 @@ MAX_EXAMPLES = 30
 
 class Outcome(StrEnum):
     EXACT = "exact"
-    DIVERGED = "another token where two were nearly as likely"
+    DIVERGED = "another token than the undisturbed run gave"
     """Every token is there once, as its number and the usage show."""
     WRONG_TOKENS = "tokens lost or doubled"
     LOST = "stream lost"
     CUT = "cut by its frontend's restart"
 
 
-WRONG = frozenset({Outcome.WRONG_TOKENS, Outcome.LOST})
+WRONG = frozenset({Outcome.DIVERGED, Outcome.WRONG_TOKENS, Outcome.LOST})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Example:
 
 @dataclass(slots=True)
 class Tally:
-    """examples: the first `MAX_EXAMPLES` of each outcome that is not the best one. num_tokens: of whole streams."""
+    """examples: the first `MAX_EXAMPLES` of each outcome that is not the best one. num_tokens: of exact streams."""
 
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     examples: list[Example] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Tally:
 
     def count(self, at_s: float, name: str, verdict: Verdict, num_tokens: int, longest_gap_s: float) -> None:
         self.outcomes[verdict.outcome] += 1
-        if verdict.outcome in (Outcome.EXACT, Outcome.DIVERGED):
+        if verdict.outcome is Outcome.EXACT:
             self.num_tokens += num_tokens
             self.longest_gap_s = max(self.longest_gap_s, longest_gap_s)
         if verdict.outcome is not Outcome.EXACT and self.outcomes[verdict.outcome] <= MAX_EXAMPLES:

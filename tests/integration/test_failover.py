@@ -1,4 +1,4 @@
-"""No engine's end, pause or lost message is seen by a client: what comes is what an undisturbed run gives."""
+"""No engine's end, pause or lost message is seen by a client: what comes is an undisturbed run's, bit by bit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from tests.chaos.client import CHAT, COMPLETIONS, Call, Stream, new_http_client
 from tests.chaos.faulty_engine import BUSY_S, HOLDS_GIL, KILLS, SLEEPS
 from tests.chaos.proxied_cluster import ProxiedCluster, contended, start_alone, start_what_is_down
-from tests.chaos.settings import ENGINE_ARGUMENTS, LOGPROB_TOLERANCE
+from tests.chaos.settings import ENGINE_ARGUMENTS
 from tests.chaos.transcript import Answer, difference
 from tests.support.cluster import Cluster, EngineProcess, eventually
 from tests.support.engine_nursery import EngineNursery
@@ -170,7 +170,7 @@ def assert_same(streams: Sequence[Stream], expected: Sequence[Answer], where: st
     differences = {
         stream.call.name: found
         for stream, wanted in zip(streams, expected, strict=True)
-        if (found := difference(stream.result(OVER_S), wanted, logprob_tolerance=LOGPROB_TOLERANCE))
+        if (found := difference(stream.result(OVER_S), wanted))
     }
     assert not differences, f"{where}: {differences}"
 
