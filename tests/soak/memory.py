@@ -26,13 +26,18 @@ MIN_SAMPLES = 8
 NEGLIGIBLE_FRACTION_A_DAY = 0.05
 """Of the process's memory: a leak of that size doubles it in three weeks."""
 
+RESOLUTION_MIB = 1.0
+"""Python takes small objects from arenas of this size, and the system counts their pages as they are first touched:
+less growth than one arena tells how full the arenas are and nothing else. What a request could leave behind below that
+is counted object by object in tests/integration/test_nothing_is_left.py."""
+
 SETTLING_FRACTION = 0.01
 """Of the process's memory, over the window: more is growth even when it slows down."""
 
 
 class Trend(Enum):
     FLAT = "flat"
-    """The slope's interval reaches down to 0, or the slope is negligible."""
+    """The slope's interval reaches down to 0, or the slope or the whole growth is negligible."""
     SETTLING = "settling"
     """It grew by under 1 % over the window, and in the second half by less than half as fast as in the first."""
     GROWING = "growing"
@@ -70,7 +75,12 @@ def judge_memory(times_s: Sequence[float], mib: Sequence[float], start_s: float)
 
 
 def _trend(window: Sequence[tuple[float, float]], slope: Slope, level: float, growth: float) -> Trend:
-    if slope.low <= 0 or slope.per_hour * 24 < NEGLIGIBLE_FRACTION_A_DAY * level:
+    values = [value for _, value in window]
+    if (
+        slope.low <= 0
+        or slope.per_hour * 24 < NEGLIGIBLE_FRACTION_A_DAY * level
+        or max(values) - min(values) < RESOLUTION_MIB
+    ):
         return Trend.FLAT
     middle = len(window) // 2
     early = theil_sen(*zip(*window[:middle], strict=True))

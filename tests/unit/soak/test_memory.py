@@ -24,14 +24,16 @@ def noise(size: float) -> np.ndarray:
         (1200 - TIMES * 0.01 + noise(0.5), Trend.FLAT),
         # 1 MiB an hour of 1.2 GiB is a fiftieth a day.
         (1200 + TIMES * 1 / 3600, Trend.FLAT),
-        (108 + TIMES * 1 / 3600, Trend.GROWING),
+        (108 + TIMES * 8 / 3600, Trend.GROWING),
+        # Steps of less than an arena.
+        (108 + np.where(TIMES < 800, 0.0, 0.9), Trend.FLAT),
         (1200 + TIMES * 30 / 3600 + noise(0.5), Trend.GROWING),
         # Ever slower, 4 MiB within the window.
         (1200 + 40 * (1 - np.exp(-TIMES / 200)) + noise(0.1), Trend.SETTLING),
         # Ever slower too, but 30 MiB within the window.
         (1200 + 200 * (1 - np.exp(-TIMES / 200)) + noise(0.1), Trend.GROWING),
     ],
-    ids=["noise", "still", "falling", "negligible", "small leak", "leak", "settling", "too much to settle"],
+    ids=["noise", "still", "falling", "negligible", "small leak", "arenas", "leak", "settling", "too much to settle"],
 )
 def test_trends(mib: np.ndarray, trend: Trend) -> None:
     assert judge_memory(TIMES.tolist(), mib.tolist(), 400).trend is trend
