@@ -134,9 +134,9 @@ def poison_is_never_forgiven(patch: pytest.MonkeyPatch) -> None:
     take = LiveRequest.take
 
     def grudging(self: LiveRequest, output: EngineCoreOutput, now: float) -> Resumed | None:
-        num_losses = self.num_fruitless_losses
+        losses = list(self.suspicion.losses)
         resumed = take(self, output, now)
-        self.num_fruitless_losses = num_losses
+        self.suspicion.losses = losses
         return resumed
 
     patch.setattr(LiveRequest, "take", grudging)

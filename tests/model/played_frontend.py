@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 from roundhouse.frontend.dispatcher import Dispatcher
 from roundhouse.frontend.engine_set import Effect, EngineSet, Lost, Refuse, Welcome
-from roundhouse.frontend.live_request import MAX_FRUITLESS_LOSSES, LiveRequest
+from roundhouse.frontend.live_request import LiveRequest
 from roundhouse.frontend.live_requests import LiveRequests, WaitLimits
 from roundhouse.frontend.loss import DEADLY, LossCause, Verdict
 from roundhouse.frontend.membership import LOST_S, STALLED_S, UNACKNOWLEDGED_S, Member, MembershipState
+from roundhouse.frontend.suspicion import MAX_DEATHS, MAX_LOSSES
 from roundhouse.protocol.errors import MalformedFrame, RequestPoisoned
 from roundhouse.protocol.frames import EngineMessage, FrontendMessage
 from roundhouse.protocol.messages import (
@@ -57,7 +58,8 @@ class PlayedFrontend:
         self.live = LiveRequests(WaitLimits(FOR_EVER_S, FOR_EVER_S))
         self.shown: dict[str, Shown] = {}
         self._placed_last: dict[str, tuple[bytes, int]] = {}
-        self._num_fruitless: dict[str, int] = {}
+        self._num_losses: dict[str, int] = {}
+        self._num_deaths: dict[str, int] = {}
         self._clock = clock
         self._transmit = transmit
         self._dispatcher = Dispatcher(
@@ -71,7 +73,7 @@ class PlayedFrontend:
 
     def add(self, request: EngineCoreRequest) -> None:
         self.shown[request.request_id] = Shown(request)
-        self._num_fruitless[request.request_id] = 0
+        self._num_losses[request.request_id] = self._num_deaths[request.request_id] = 0
         self._dispatcher.add(request)
 
     def abort(self, request_id: str) -> None:
@@ -150,7 +152,8 @@ class PlayedFrontend:
             tuple([_live_key(live) for live in self.live._live.values()]),
             tuple(self.live._waiting),
             tuple([(request_id, s.num_tokens, s.ended) for request_id, s in self.shown.items()]),
-            tuple(self._num_fruitless.items()),
+            tuple(self._num_losses.items()),
+            tuple(self._num_deaths.items()),
             self._dispatcher._turn % max(1, len(self.engines._members)),
         )
 
@@ -172,6 +175,7 @@ class PlayedFrontend:
         for effect in effects:
             match effect:
                 case Welcome(member, admitted):
+                    self._dispatcher.on_admitted(member)
                     self._expect_no_lower(member.hello, lost)
                     if self._send_control(member, admitted):
                         self._ping(member)
@@ -182,7 +186,8 @@ class PlayedFrontend:
                     lost.append(member.hello)
                     if verdict.cause in DEADLY:
                         for request_id, live in self.placed().items():
-                            self._num_fruitless[request_id] += live.member is member
+                            self._num_losses[request_id] += live.member is member
+                            self._num_deaths[request_id] += live.member is member and verdict.cause is LossCause.DIED
                     self._dispatcher.on_lost(member, verdict)
 
     def _send_control(self, member: Member, message: FrontendMessage) -> bool:
@@ -243,7 +248,7 @@ class PlayedFrontend:
         expect(output.new_token_ids == due, f"{request.request_id} was shown {output.new_token_ids}, due were {due}")
         shown = shown._replace(num_tokens=shown.num_tokens + len(due))
         if due:
-            self._num_fruitless[request.request_id] = 0
+            self._num_losses[request.request_id] = self._num_deaths[request.request_id] = 0
         if output.finish_reason is not None:
             expect(
                 output.finish_reason is FinishReason.LENGTH,
@@ -259,10 +264,10 @@ class PlayedFrontend:
         for output in outputs:
             shown = self.shown[output.request_id]
             poisoned = output.error is not None and output.error.code == RequestPoisoned.code
-            num_losses = self._num_fruitless[output.request_id]
+            num_losses, num_deaths = self._num_losses[output.request_id], self._num_deaths[output.request_id]
             expect(
-                poisoned and num_losses >= MAX_FRUITLESS_LOSSES and not shown.ended,
-                f"{output.request_id} was given up after {num_losses} losses: {output.error}",
+                poisoned and (num_deaths >= MAX_DEATHS or num_losses >= MAX_LOSSES) and not shown.ended,
+                f"{output.request_id} was given up after {num_losses} losses, {num_deaths} deaths: {output.error}",
             )
             self.shown[output.request_id] = shown._replace(ended="poisoned")
 
@@ -294,7 +299,7 @@ def _live_key(live: LiveRequest) -> tuple[object, ...]:
         live.machine.state,
         session_id,
         live.attempt,
-        live.num_fruitless_losses,
+        tuple(live.suspicion.losses),
         tuple(live.output_token_ids),
         live.resume_key,
     )

@@ -13,7 +13,6 @@ from tests.model.world import Scenario
 
 ENDS = {
     "poison": {"length", "poisoned"},
-    "fenced": {"length", "poisoned"},
     "two requests": {"length", "aborted"},
     "leaving": {"length", "aborted"},
 }

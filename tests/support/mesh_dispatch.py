@@ -57,6 +57,7 @@ class DispatchedMesh:
         self.gone.discard(identity)
         nonce = next(self._nonces) % 256
         member = admit(self.engines, hello(identity, nonce=nonce, **changes), self.now)
+        self.dispatcher.on_admitted(member)
         self.dispatcher.on_taker()
         return member
 

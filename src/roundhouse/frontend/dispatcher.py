@@ -101,6 +101,10 @@ class Dispatcher:
         self._finish(self._live.lose(member, verdict, self._clock()))
         self.place_waiting()
 
+    def on_admitted(self, member: Member) -> None:
+        """Before `on_taker`: what its coming tells of the engines that were lost."""
+        self._live.on_seen(member.hello)
+
     def on_draining(self, member: Member) -> None:
         """Moves what others can go on with. What is nearly done, or fits nowhere else, ends where it is."""
         takers = self._engines.takers()
@@ -143,11 +147,11 @@ class Dispatcher:
             if live.has_started and live.resume_key not in keys:
                 continue
             try:
-                self._place(live, but=with_suspects if live.is_suspect else ())
+                self._place(live, but=with_suspects if live.suspicion.is_suspect else ())
             except MessageTooLarge as error:
                 given_up.append(self._live.give_up(live, error))
                 continue
-            if not live.is_suspect:
+            if not live.suspicion.is_suspect:
                 continue
             if live.member is not None:
                 with_suspects.add(live.member.session_id)

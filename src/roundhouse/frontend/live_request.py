@@ -7,8 +7,7 @@
 Rules: every placement is another attempt, and only outputs of the current one, from the engine that has it, count. What
 came is kept, so that the next engine goes on behind it: as outputs, the way a preempted request comes back, so that
 penalties, stop tokens, counters and grammar go on too. Tokens of two engines may follow each other only if these have
-the same resume key. A request that keeps killing its engines is given up: after `MAX_FRUITLESS_LOSSES` deadly losses
-with no new token between them. Pure.
+the same resume key. A request that keeps killing its engines is given up: `suspicion` says when. Pure.
 """
 
 from __future__ import annotations
@@ -18,13 +17,12 @@ from enum import Enum
 
 import msgspec
 
-from roundhouse.frontend.loss import DEADLY, LossCause
+from roundhouse.frontend.loss import LossCause
 from roundhouse.frontend.membership import Member
 from roundhouse.frontend.prefix_index import PromptHashes
+from roundhouse.frontend.suspicion import Suspicion
 from roundhouse.protocol.machine import Machine
 from roundhouse.protocol.messages import EngineCoreOutput, EngineCoreRequest, Hello
-
-MAX_FRUITLESS_LOSSES = 3
 
 NEARLY_DONE_TOKENS = 8
 """With this few tokens left a request ends sooner where it is than another engine could compute what came before."""
@@ -87,7 +85,7 @@ class LiveRequest:
     attempt: int = field(init=False)
     waits_since: float = field(init=False)
     resume_key: str | None = None
-    num_fruitless_losses: int = 0
+    suspicion: Suspicion = field(default_factory=Suspicion)
     _capacity: int = 0
     _last_token_at: float | None = None
     _loss: tuple[LossCause, float] | None = None
@@ -121,15 +119,6 @@ class LiveRequest:
     def rank(self) -> tuple[bool, float, float]:
         """The order in which waiting requests are placed: started ones first, each by its original arrival."""
         return (not self.has_started, self.request.arrival_time, self.accepted_at)
-
-    @property
-    def is_poisoned(self) -> bool:
-        return self.num_fruitless_losses >= MAX_FRUITLESS_LOSSES
-
-    @property
-    def is_suspect(self) -> bool:
-        """One more loss and it is given up: it must not share an engine with another one, or both may pay for one."""
-        return self.num_fruitless_losses == MAX_FRUITLESS_LOSSES - 1
 
     @property
     def is_nearly_done(self) -> bool:
@@ -172,22 +161,21 @@ class LiveRequest:
         resumed = self._resumed(now)
         self.output_token_ids += output.new_token_ids
         self.resume_key = self.member.hello.resume_key
-        self.num_fruitless_losses = 0
+        self.suspicion.on_token()
         self._last_token_at = now
         return resumed
 
     def lose(self, cause: LossCause | None, now: float) -> None:
         """Its engine has it no more; it waits for another. cause: None when nothing was sent, which was no attempt."""
         self.machine.move(Lose)
+        assert self.member is not None
+        engine = self.member.hello
         self._leave_member()
         self.waits_since = now
         if cause is None:
             self.attempt -= 1
             return
-        if cause in DEADLY:
-            self.num_fruitless_losses += 1
-        elif cause is not LossCause.GAP:
-            self.num_fruitless_losses = 0
+        self.suspicion.on_loss(engine, cause)
         if self._loss is None:
             self._loss = (cause, now)
 

@@ -15,7 +15,7 @@ from roundhouse.frontend.loss import LossCause, Verdict
 from roundhouse.frontend.membership import Member
 from roundhouse.protocol.errors import EngineDeadError, NoEngine, RequestPoisoned, RoundhouseError
 from roundhouse.protocol.identity import SessionId
-from roundhouse.protocol.messages import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, OutputError
+from roundhouse.protocol.messages import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, Hello, OutputError
 from roundhouse.protocol.sampling import FinishReason
 
 
@@ -81,11 +81,15 @@ class LiveRequests:
         return sorted((live for live in self._live.values() if live.member is member), key=lambda live: live.rank)
 
     def has_waiting_suspect(self) -> bool:
-        return any(live.is_suspect for live in self._waiting.values())
+        return any(live.suspicion.is_suspect for live in self._waiting.values())
 
     def sessions_with_suspects(self) -> set[SessionId]:
         """Of engines that have a request which must be the only one of its kind there."""
-        return {live.member.session_id for live in self._live.values() if live.is_suspect and live.member is not None}
+        return {
+            live.member.session_id
+            for live in self._live.values()
+            if live.suspicion.is_suspect and live.member is not None
+        }
 
     def place(self, live: LiveRequest, member: Member) -> EngineCoreRequest:
         """The message that `member` is to be sent."""
@@ -142,13 +146,19 @@ class LiveRequests:
         given_up: list[EngineCoreOutput] = []
         for live in self.placed_with(member):
             self.take_back(live, verdict.cause, now)
-            if live.is_poisoned:
+            if live.suspicion.is_poisoned:
                 error = RequestPoisoned(
-                    f"{live.num_fruitless_losses} engines were lost while they had this request and gave no token;"
+                    f"{len(live.suspicion.losses)} engines were lost while they had this request and gave no token;"
                     f" the last one, {member.hello.identity}: {verdict.reason}"
                 )
                 given_up.append(self.give_up(live, error))
         return given_up
+
+    def on_seen(self, engine: Hello) -> None:
+        """An engine was admitted, for the first time or again: what that tells of the losses that were counted."""
+        for live in self._live.values():
+            if live.suspicion.losses:
+                live.suspicion.on_seen(engine)
 
     def expire(self, now: float) -> list[EngineCoreOutput]:
         """The ends of those that waited too long."""

@@ -303,6 +303,7 @@ class AsyncMPClient(EngineCoreClient):
         for effect in effects:
             match effect:
                 case Welcome(member, admitted):
+                    self._dispatcher.on_admitted(member)
                     self.counters.num_admitted += 1
                     logger.info("engine %s is admitted as %d", member.hello.identity, member.engine_index)
                     if self._send_control(member, admitted):

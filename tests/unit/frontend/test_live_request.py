@@ -4,7 +4,6 @@ import msgspec
 import pytest
 
 from roundhouse.frontend.live_request import (
-    MAX_FRUITLESS_LOSSES,
     NEARLY_DONE_TOKENS,
     TABLE,
     End,
@@ -15,8 +14,9 @@ from roundhouse.frontend.live_request import (
     Resumed,
     capacity_of,
 )
-from roundhouse.frontend.loss import DEADLY, LossCause
+from roundhouse.frontend.loss import LossCause
 from roundhouse.frontend.membership import Member
+from roundhouse.frontend.suspicion import FruitlessLoss
 from roundhouse.protocol.identity import EngineIndex, SessionId
 from roundhouse.protocol.machine import InvalidTransition
 from roundhouse.protocol.messages import EngineCoreOutput, EngineCoreRequest, PoolingParams
@@ -108,7 +108,7 @@ def test_what_was_never_sent_was_no_attempt_and_no_loss() -> None:
     live = LiveRequest(asked, 10.0)
     live.place(a)
     live.lose(None, 10.0)
-    assert (live.attempt, live.num_fruitless_losses, a.num_inflight) == (-1, 0, 0)
+    assert (live.attempt, live.suspicion.losses, a.num_inflight) == (-1, [], 0)
     assert live.place(b) is asked
     live.lose(LossCause.DIED, 11.0)
     live.place(a)
@@ -213,47 +213,17 @@ def test_the_room_that_was_promised_is_the_first_engines() -> None:
     assert live.fits(hello("c", max_model_len=50))
 
 
-@pytest.mark.parametrize("cause", sorted(DEADLY))
-def test_engine_after_engine_lost_without_a_token_is_poison(cause: LossCause) -> None:
-    live = LiveRequest(request(), 10.0)
-    counted: list[tuple[int, bool, bool]] = []
-    for number in range(MAX_FRUITLESS_LOSSES):
-        live.place(new_member())
-        live.lose(cause, 11.0 + number)
-        counted.append((live.num_fruitless_losses, live.is_suspect, live.is_poisoned))
-    assert counted == [(1, False, False), (2, True, False), (3, False, True)]
-
-
-def test_a_lost_frame_speaks_neither_for_nor_against_a_request() -> None:
-    live = LiveRequest(request(), 10.0)
-    counted: list[int] = []
-    for each in (LossCause.GAP, LossCause.GAP, LossCause.DIED, LossCause.GAP, LossCause.GAP, LossCause.DIED):
-        live.place(new_member())
-        live.lose(each, 11.0)
-        counted.append(live.num_fruitless_losses)
-    assert (counted, live.is_poisoned) == ([0, 0, 1, 1, 1, 2], False)
-
-
-@pytest.mark.parametrize("cause", sorted(set(LossCause) - DEADLY - {LossCause.GAP}))
-def test_a_planned_loss_is_not_the_requests_doing_and_clears_it(cause: LossCause) -> None:
-    live = LiveRequest(request(), 10.0)
-    counted: list[int] = []
-    for each in (LossCause.DIED, LossCause.DIED, cause, LossCause.DIED, LossCause.UNREACHABLE, LossCause.REPLACED):
-        live.place(new_member())
-        live.lose(each, 11.0)
-        counted.append(live.num_fruitless_losses)
-    assert (counted, live.is_poisoned) == ([1, 2, 0, 1, 2, 3], True)
-
-
-def test_a_token_clears_it_and_an_output_without_one_does_not() -> None:
+def test_each_loss_speaks_against_it_until_a_token_comes() -> None:
     live = LiveRequest(request(max_tokens=20), 10.0)
-    counted: list[int] = []
-    for token_ids in ([], [], [7], []):
-        live.place(new_member())
+    for token_ids in ([], []):
+        live.place(new_member("a"))
         live.take(tokens(live, *token_ids), 11.0)
         live.lose(LossCause.DIED, 12.0)
-        counted.append(live.num_fruitless_losses)
-    assert (counted, live.is_poisoned) == ([1, 2, 1, 2], False)
+    died = FruitlessLoss("a", (1, 1), is_death=True)
+    assert (live.suspicion.losses, live.suspicion.is_suspect) == ([died, died], True)
+    live.place(new_member("b"))
+    live.take(tokens(live, 7), 13.0)
+    assert live.suspicion.losses == []
 
 
 def test_the_first_token_after_a_loss_tells_what_it_cost() -> None:

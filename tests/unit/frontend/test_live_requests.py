@@ -101,7 +101,7 @@ def test_an_abort_by_the_engine_gives_the_request_back() -> None:
     going_on = EngineCoreOutput("s", 0, 0, [8])
     accepted = table.accept(table.a, EngineCoreOutput("r", 0, 0, [], FinishReason.ABORT), going_on, now=12.0)
     assert accepted == Accepted(batch(going_on), returned=[live])
-    assert (table.live.waiting(), live.waits_since, live.num_fruitless_losses) == ([live], 12.0, 0)
+    assert (table.live.waiting(), live.waits_since, live.suspicion.losses) == ([live], 12.0, [])
     assert (table.inflight(), table.live.placed_with(table.a)) == ((1, 0), [other])
 
 
@@ -139,14 +139,27 @@ def test_every_request_of_a_lost_engine_waits_in_order_and_no_other_one() -> Non
 def test_a_request_that_keeps_losing_its_engines_is_given_up_alone() -> None:
     table = Table()
     bad, good = table.add("bad", table.a), table.add("good", table.a)
+    died = Verdict(LossCause.DIED, "out of memory")
     for attempt in range(2):
-        assert table.live.lose(table.a, Verdict(LossCause.DIED, "out of memory"), 12.0) == []
+        assert table.live.lose(table.a, died, 12.0) == []
         for live in (bad, good):
             table.live.place(live, table.a)
         table.accept(table.a, EngineCoreOutput("good", attempt + 1, attempt, [5]))
-    message = "3 engines were lost while they had this request and gave no token; the last one, a: the peer is gone"
-    assert table.live.lose(table.a, GONE, 13.0) == [error_output("bad", 2, 0, "request_poisoned", message)]
+    message = "3 engines were lost while they had this request and gave no token; the last one, a: out of memory"
+    assert table.live.lose(table.a, died, 13.0) == [error_output("bad", 2, 0, "request_poisoned", message)]
     assert (table.live.waiting(), len(table.live), table.inflight()) == ([good], 1, (0, 0))
+
+
+def test_an_engine_that_comes_back_in_the_same_life_acquits_those_that_it_had() -> None:
+    table = Table()
+    live, other = table.add("r", table.a), table.add("s", table.b)
+    for _ in range(5):
+        table.live.lose(table.a, GONE, 12.0)
+        table.live.place(live, table.a)
+    table.live.lose(table.b, GONE, 12.0)
+    table.live.on_seen(table.a.hello)
+    assert (live.suspicion.losses, len(other.suspicion.losses)) == ([], 1)
+    assert table.live.lose(table.a, GONE, 13.0) == []
 
 
 def test_waiting_requests_come_begun_ones_first_then_by_arrival_then_as_they_were_accepted() -> None:
