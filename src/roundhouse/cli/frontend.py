@@ -14,7 +14,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import uvloop
+from starlette.types import ASGIApp
 
+from roundhouse.cli.api_key_files import ApiKeyFiles
 from roundhouse.cli.frontend_app import frontend_app
 from roundhouse.cli.http_server import HttpServer, bind, url_host
 from roundhouse.cli.options import AdminSettings, FrontendSettings, HttpSettings, WaitSettings
@@ -24,6 +26,7 @@ from roundhouse.model_store import ModelFolder, resolve_model
 from roundhouse.protocol.errors import ConfigError
 from roundhouse.server.admin import Admin
 from roundhouse.server.door import Door, DoorState
+from roundhouse.server.gate import PUBLIC_PATHS, Gate
 from roundhouse.telemetry.logs import configure_logs
 
 logger = logging.getLogger(__name__)
@@ -32,12 +35,20 @@ logger = logging.getLogger(__name__)
 class HttpFrontend:
     """The HTTP side of a process that serves clients. Belongs to one event loop."""
 
-    def __init__(self, settings: HttpSettings, admin: AdminSettings | None = None) -> None:
+    def __init__(
+        self,
+        settings: HttpSettings,
+        admin: AdminSettings | None = None,
+        *,
+        public_paths: frozenset[str] = PUBLIC_PATHS,
+    ) -> None:
+        """public_paths: what needs no API key where others do."""
         self.door = Door()
         self.leaving = asyncio.Event()
         self._settings = settings
+        self._keys = ApiKeyFiles(settings.api_key_files, settings.api_keys) if settings.has_keys else None
         self._listener = bind(settings.host, settings.port)
-        self._servers = [(HttpServer(self.door), self._listener)]
+        self._servers = [(HttpServer(self._guarded(public_paths)), self._listener)]
         self._hurry = asyncio.Event()
         self.admin = None if admin is None else self._listen_for_admin(admin)
 
@@ -54,9 +65,12 @@ class HttpFrontend:
         tasks = [
             asyncio.create_task(server.serve(sockets=[listener]), name="http") for server, listener in self._servers
         ]
+        key_watcher = None if self._keys is None else asyncio.create_task(self._keys.watch(), name="API keys")
         try:
             yield
         finally:
+            if key_watcher is not None:
+                key_watcher.cancel()
             for server, _ in self._servers:
                 server.stop()
             await asyncio.gather(*tasks)
@@ -70,6 +84,17 @@ class HttpFrontend:
         await asyncio.wait(waits, timeout=self._settings.grace_s, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
+
+    def _guarded(self, public_paths: frozenset[str]) -> ASGIApp:
+        if self._keys is None:
+            host = self._listener.getsockname()[0]
+            if not ipaddress.ip_address(host).is_loopback:
+                logger.warning(
+                    "no API keys are set and %s is open to others: whoever reaches it is served (--api-key-file)", host
+                )
+            return self.door
+        salts_caches = self._settings.cache_salt_per_key
+        return Gate(self.door, self._keys.ring, public_paths=public_paths, salts_caches=salts_caches)
 
     def _listen_for_admin(self, settings: AdminSettings) -> Admin:
         token = None if settings.token_file is None else settings.token_file.read_text().strip()

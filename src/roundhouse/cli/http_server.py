@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import resource
 import socket
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import uvicorn
 
 from roundhouse.cli.http_protocol import BoundedHttpProtocol
+from roundhouse.protocol import limits
 from roundhouse.protocol.errors import ConfigError
 
 KEEP_ALIVE_S = 75
@@ -47,10 +50,25 @@ def url_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
+def max_connections() -> int:
+    """What the process may hold; it may open as many files as it is allowed to from here on.
+
+    A connection over it is told so. One for which there is no file would wait in the socket's queue and be told
+    nothing, and the mesh's sockets and a model's files need theirs.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * limits.MAX_CONNECTIONS
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else max(soft, min(wanted, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return limits.MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(limits.MAX_CONNECTIONS, soft * 3 // 4)
+
+
 class HttpServer(uvicorn.Server):
     """uvicorn without its signal handlers: the command decides what a signal means."""
 
     def __init__(self, app: Any) -> None:
+        protocol: Any = partial(BoundedHttpProtocol, max_connections=max_connections())
         super().__init__(
             uvicorn.Config(
                 app,
@@ -60,7 +78,7 @@ class HttpServer(uvicorn.Server):
                 timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=5,
                 server_header=False,
-                http=BoundedHttpProtocol,
+                http=protocol,
                 ws="none",
             )
         )

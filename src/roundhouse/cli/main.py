@@ -85,6 +85,15 @@ def engine(**flags: Any) -> None:
     os._exit(exit_code)
 
 
+@cli.command("api-key")
+@click.option("--name", default="client", show_default=True, help="What to call the key; no secret.")
+def api_key(name: str) -> None:
+    """Make an API key: the key for its client, and the line with its hash for a file of keys."""
+    from roundhouse.cli.api_key import run_api_key
+
+    run_api_key(name)
+
+
 @cli.command()
 def version() -> None:
     """Print the version."""

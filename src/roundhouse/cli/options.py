@@ -5,6 +5,7 @@ Every flag can be given as ROUNDHOUSE_<FLAG> too.
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 from collections.abc import Callable, Sequence
@@ -17,22 +18,34 @@ import click
 from roundhouse.protocol.errors import ConfigError
 from roundhouse.protocol.identity import check_identity
 from roundhouse.scheduler.config import Policy
+from roundhouse.server.api_keys import ApiKey, key_of
 from roundhouse.transport.address import parse_address
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_MODEL = "smollm2"
+API_KEY_VARIABLE = "ROUNDHOUSE_API_KEY"
 LOG_LEVELS = ["debug", "info", "warning", "error"]
 
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """served_names: what clients may call the model; the first is the one that answers carry."""
+    """served_names: what clients may call the model; the first is the one that answers carry.
+
+    api_key_files: files and folders of keys. api_keys: those that are in none. Without either everybody is served.
+    """
 
     host: str
     port: int
     served_names: tuple[str, ...]
     grace_s: float
+    api_key_files: tuple[Path, ...] = ()
+    api_keys: tuple[ApiKey, ...] = ()
+    cache_salt_per_key: bool = False
+
+    @property
+    def has_keys(self) -> bool:
+        return bool(self.api_key_files or self.api_keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +164,19 @@ http = _stack(
         default=30.0,
         show_default=True,
         help="Seconds that running requests get to end after SIGTERM.",
+    ),
+    _option(
+        "--api-key-file",
+        type=click.Path(exists=True, path_type=Path),
+        multiple=True,
+        help="File of API keys or of their hashes, or a folder of such files; may be given several times, and is "
+        "re-read. One key may be in ROUNDHOUSE_API_KEY instead.  [default: no key is needed]",
+    ),
+    _option(
+        "--cache-salt-per-key/--no-cache-salt-per-key",
+        default=False,
+        show_default=True,
+        help="Clients with different API keys share no cached prefix.",
     ),
 )
 
@@ -290,7 +316,25 @@ def _named(names: Sequence[str]) -> tuple[str, ...]:
 
 def _http(flags: dict[str, Any]) -> HttpSettings:
     names = _named(flags["served_model_name"]) or (default_served_name(flags["model"]),)
-    return HttpSettings(flags["host"].strip("[]"), flags["port"], names, flags["grace"])
+    settings = HttpSettings(
+        flags["host"].strip("[]"),
+        flags["port"],
+        names,
+        flags["grace"],
+        api_key_files=tuple(flags["api_key_file"]),
+        api_keys=_api_keys_from_environment(),
+        cache_salt_per_key=flags["cache_salt_per_key"],
+    )
+    if settings.cache_salt_per_key and not settings.has_keys:
+        raise ConfigError("--cache-salt-per-key needs API keys: --api-key-file, or ROUNDHOUSE_API_KEY")
+    return settings
+
+
+def _api_keys_from_environment() -> tuple[ApiKey, ...]:
+    """There is no flag for the key itself, which everybody on the machine could read in the list of processes. It is
+    taken out of the environment, so that engines do not inherit it."""
+    key = os.environ.pop(API_KEY_VARIABLE, None)
+    return () if key is None else (key_of(key, name=API_KEY_VARIABLE),)
 
 
 def _tuning(flags: dict[str, Any]) -> EngineTuning:

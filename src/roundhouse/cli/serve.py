@@ -18,6 +18,7 @@ from roundhouse.clock import monotonic
 from roundhouse.frontend.mp_client import AsyncMPClient
 from roundhouse.model_store import ModelFolder, read_model_config
 from roundhouse.protocol.errors import ConfigError
+from roundhouse.server.gate import PUBLIC_PATHS
 from roundhouse.telemetry.logs import configure_logs
 from roundhouse.transport.frontend_link import fresh_ipc_address
 
@@ -36,7 +37,8 @@ def run_serve(settings: ServeSettings) -> None:
 
 
 async def _run(settings: ServeSettings, started: float) -> None:
-    http = HttpFrontend(settings.http, settings.admin)
+    # One process for one machine, scraped where it is served; a frontend of many has its admin port for that.
+    http = HttpFrontend(settings.http, settings.admin, public_paths=PUBLIC_PATHS | {"/metrics"})
     async with http.serving():
         folder = await resolved(settings.model, http.leaving, weights=True)
         if folder is None:

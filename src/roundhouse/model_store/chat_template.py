@@ -13,8 +13,14 @@ from typing import Any
 import jinja2
 import jinja2.meta
 
-from roundhouse.model_store.errors import ChatTemplateError, ChatTemplateInvalid, ChatTemplateMissing
+from roundhouse.model_store.errors import (
+    ChatTemplateError,
+    ChatTemplateInvalid,
+    ChatTemplateMissing,
+    ChatTemplateTooExpensive,
+)
 from roundhouse.model_store.folder import read_json_if_any
+from roundhouse.model_store.template_budget import MAX_RENDER_S, TooExpensive, render_within
 from roundhouse.model_store.template_environment import new_environment
 from roundhouse.model_store.tokenizer import read_special_tokens
 
@@ -70,12 +76,14 @@ class ChatTemplate:
         add_generation_prompt: bool = False,
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
+        max_s: float = MAX_RENDER_S,
     ) -> str:
         """The prompt as text; encode it without special tokens, the template writes its own.
 
         `messages` are plain JSON values and stay untouched; None values count as absent. Keys of `template_kwargs` that
         the template does not read are left out. Raises `ChatTemplateMissing`, `ChatTemplateInvalid`, or
-        `ChatTemplateError` with the template's own words.
+        `ChatTemplateError` with the template's own words; `ChatTemplateTooExpensive` after `max_s` or when it writes
+        without end.
         """
         if not messages:
             raise ChatTemplateError("there is no message")
@@ -93,7 +101,9 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt,
         }
         try:
-            text = compiled.template.render(values)
+            text = render_within(compiled.template, values, max_s)
+        except TooExpensive as error:
+            raise ChatTemplateTooExpensive(f"the model's chat template does not end: {error}") from None
         except _RENDER_ERRORS as error:
             raise ChatTemplateError(f"the model's chat template refuses these messages: {error}") from error
         return _cut_at_mark(text, final) if continue_final_message else text

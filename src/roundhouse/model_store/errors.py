@@ -12,6 +12,7 @@
     ├── ChatTemplateMissing    the model has no chat template
     ├── ChatTemplateInvalid    the model's template does not compile
     └── ChatTemplateError      the template refuses these messages
+        └── ChatTemplateTooExpensive   it takes too long, or writes too much
 
 The last four concern a request, the others end a start. Every message is one line.
 """
@@ -67,3 +68,7 @@ class ChatTemplateInvalid(ModelError):
 class ChatTemplateError(ModelError):
     code = "chat_template_error"
     http_status = 400
+
+
+class ChatTemplateTooExpensive(ChatTemplateError):
+    code = "chat_template_too_expensive"

@@ -1,7 +1,8 @@
 """The jinja environment chat templates run in: transformers' (5.24, utils/chat_template_utils.py) in all that changes a
 result.
 
-A sandbox, because a template is a stranger's program: it reaches no Python, and changes nothing it is given.
+A sandbox, because a template is a stranger's program: it reaches no Python, changes nothing it is given, and does not
+take for ever (`template_budget`).
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import jinja2.exceptions
 import jinja2.ext
 import jinja2.nodes
 import jinja2.parser
-import jinja2.sandbox
 import jinja2.utils
 
+from roundhouse.model_store.template_budget import BudgetedEnvironment
 
-def new_environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+
+def new_environment() -> BudgetedEnvironment:
+    environment = BudgetedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols]
     )
     environment.filters["tojson"] = _tojson

@@ -9,6 +9,7 @@
     │   ├── ModelNotFound
     │   ├── EngineNotFound           what an operator named is not here
     │   ├── Forbidden                the caller may not do this
+    │   ├── Unauthenticated          the API key is missing or not valid
     │   └── DuplicateRequestId       that id is live
     ├── CapacityError                nothing is wrong with the request; later it may work
     │   ├── NoEngine                 no engine is admitted
@@ -79,6 +80,11 @@ class EngineNotFound(RequestError):
 class Forbidden(RequestError):
     code = "forbidden"
     http_status = 403
+
+
+class Unauthenticated(RequestError):
+    code = "invalid_api_key"
+    http_status = 401
 
 
 class DuplicateRequestId(RequestError):

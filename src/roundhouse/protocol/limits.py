@@ -62,3 +62,24 @@ MAX_BYTES_WAITING_PER_PEER = 256 * 2**20
 
 MAX_ENGINES = 4096
 """Link sessions of one frontend, admitted or not."""
+
+MAX_API_KEYS = 1024
+"""All of them are compared for each request."""
+
+MAX_API_KEY_CHARS = 512
+MAX_API_KEY_FILE_BYTES = 2**20
+
+MAX_HEAD_S = 30.0
+"""From the first byte of a request's head, or from the beginning of a connection, to the head's end."""
+
+MAX_BODY_S = 600.0
+"""From the end of a request's head to the end of its body."""
+
+MAX_LEFTOVER_S = 30.0
+"""Of a body that still comes after its request was answered, as one that is refused does."""
+
+MAX_WRITE_STALL_S = 300.0
+"""Without a reader taking what is written to it."""
+
+MAX_CONNECTIONS = 16384
+"""Of one HTTP port, and no more than three quarters of the files that the process may open."""

@@ -1,26 +1,33 @@
 """The admin port of a frontend: probes, metrics, engines and their load, and the drain of one engine. Never public.
 
 `/readyz` tells whether this frontend takes requests, whatever its engines do: a frontend whose engines sleep is ready.
-What changes something needs the bearer token; without one it is open on the loopback address and closed elsewhere.
+Everything but reading one of `OPEN_PATHS` needs the bearer token, unknown routes included; without a token it is open
+on the loopback address and closed elsewhere. `AdminGate` decides before any route is looked for.
 """
 
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
+from hmac import compare_digest
 from typing import Any
 
 import msgspec
 from fastapi import FastAPI, Request, Response
 from prometheus_client import CollectorRegistry
 from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from roundhouse.frontend.core_client import EngineView
-from roundhouse.protocol.errors import EngineNotFound, Forbidden, InvalidRequest, NoEngine
-from roundhouse.server.errors import add_error_handlers, shorten
+from roundhouse.protocol.errors import EngineNotFound, Forbidden, InvalidRequest, NoEngine, Unauthenticated
+from roundhouse.server.errors import add_error_handlers, error_json_of, shorten
 from roundhouse.server.exposition import exposition
+from roundhouse.server.gate import bearer_token
+
+OPEN_PATHS = frozenset({"/livez", "/readyz", "/metrics", "/engines", "/load"})
+"""What anybody may read who reaches the port."""
 
 MAX_ADMIN_BODY_BYTES = 4096
 MAX_ADMIN_BODY_S = 2.0
@@ -52,10 +59,8 @@ class Admin:
 
     def __init__(self, *, is_ready: Callable[[], bool], token: str | None, is_loopback: bool) -> None:
         self._is_ready = is_ready
-        self._token = token
-        self._is_loopback = is_loopback
         self._view: AdminView | None = None
-        self.app = self._build_app()
+        self.app = AdminGate(self._build_app(), token=token, is_loopback=is_loopback)
 
     def open(self, view: AdminView) -> None:
         self._view = view
@@ -89,7 +94,6 @@ class Admin:
 
         @app.post("/drain")
         async def drain(request: Request) -> Response:
-            self._check_token(request.headers)
             body = await _read(request)
             if not self._seen().drain(body.engine):
                 raise EngineNotFound(f"no engine {shorten(body.engine)} is here", param="engine")
@@ -106,15 +110,40 @@ class Admin:
         """Every request from here on fails: only a new process can serve."""
         return self._view is not None and self._view.has_failed()
 
-    def _check_token(self, headers: Headers) -> None:
-        if self._token is None:
+
+class AdminGate:
+    """An ASGI app around the admin app: reading what is open, and everything to who has the token."""
+
+    def __init__(self, app: ASGIApp, *, token: str | None, is_loopback: bool) -> None:
+        self._app = app
+        self._digest = None if token is None else sha256(token.encode()).digest()
+        self._is_loopback = is_loopback
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return  # nothing else is served here
+        if not (scope["path"] in OPEN_PATHS and scope["method"] in ("GET", "HEAD")):
+            try:
+                self._check_token(scope)
+            except Forbidden as error:
+                answer = Response(error_json_of(error), error.http_status, media_type="application/json")
+                await answer(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _check_token(self, scope: Scope) -> None:
+        """Raises `Forbidden`."""
+        if self._digest is None:
             if not self._is_loopback:
                 raise Forbidden("this admin port has no token, and is open to others: it changes nothing")
-            if "origin" in headers:
+            if "origin" in Headers(scope=scope):
                 raise Forbidden("this admin port has no token: a web page changes nothing here")
             return
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not secrets.compare_digest(token.encode("latin-1"), self._token.encode()):
+        try:
+            given = bearer_token(scope)
+        except Unauthenticated:
+            given = b""
+        if not compare_digest(sha256(given).digest(), self._digest):
             raise Forbidden("the bearer token is missing or wrong")
 
 

@@ -1,8 +1,9 @@
 """A request's body: counted while it arrives, alone and together with all others, and decoded.
 
-A client may send slowly but not stop, and what all clients have sent and nobody has decoded yet has one bound: that is
-the memory that requests can hold before anything is known of them. A large body is decoded in a thread. msgspec holds
-the interpreter's lock meanwhile, so what bounds a stall of the event loop is how little `schema` builds of a body.
+A client may send slowly, but not stop and not for ever, and what all clients have sent and nobody has decoded yet has
+one bound: that is the memory that requests can hold before anything is known of them. A large body is decoded in a
+thread. msgspec holds the interpreter's lock meanwhile, so what bounds a stall of the event loop is how little `schema`
+builds of a body.
 """
 
 from __future__ import annotations
@@ -70,35 +71,40 @@ class BodyReader:
         self.budget = BodyBudget(settings.max_body_bytes_in_flight)
         self._max_bytes = settings.max_body_bytes
         self._max_idle_s = settings.max_body_idle_s
+        self._max_s = settings.max_body_s
 
     async def read(
         self, request: Request, decoder: msgspec.json.Decoder[T], unserved: UnservedFields | None = None
     ) -> T:
         """Raises what `read_body`, `decode` and `UnservedFields.refuse` raise."""
         with self.budget.share() as share:
-            raw = await read_body(request, self._max_bytes, self._max_idle_s, share)
+            raw = await read_body(request, self._max_bytes, self._max_idle_s, self._max_s, share)
             if len(raw) <= MAX_DECODED_ON_LOOP_BYTES:
                 return _decoded(raw, decoder, unserved)
             return await asyncio.to_thread(_decoded, raw, decoder, unserved)
 
 
-async def read_body(request: Request, max_bytes: int, max_idle_s: float, share: BodyShare) -> bytes:
+async def read_body(request: Request, max_bytes: int, max_idle_s: float, max_s: float, share: BodyShare) -> bytes:
     """The whole body. Raises `InvalidRequest` for another content type than JSON, `RequestTooLarge` as soon as it is
-    too large (whatever Content-Length says or fails to say), `HTTPException` 408 when nothing comes for `max_idle_s`,
-    `CapacityError` when `share` has no room, `ClientDisconnect` when the client leaves first."""
+    too large (whatever Content-Length says or fails to say), `HTTPException` 408 when nothing comes for `max_idle_s` or
+    it is not whole after `max_s`, `CapacityError` when `share` has no room, `ClientDisconnect` when the client leaves.
+    """
     _check_content_type(request.headers.get("content-type"))
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared[:20]) > max_bytes:
         raise _too_large(max_bytes)
     body = bytearray()
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + max_s
     while True:
         try:
-            async with asyncio.timeout(max_idle_s):
+            async with asyncio.timeout_at(min(deadline, loop.time() + max_idle_s)):
                 message = await request.receive()
         except TimeoutError:
+            idle, late = f"no byte of the body came for {max_idle_s:g} s", f"the body was not whole after {max_s:g} s"
             raise HTTPException(
                 HTTPStatus.REQUEST_TIMEOUT,
-                f"no byte of the body came for {max_idle_s:g} s",
+                late if loop.time() >= deadline else idle,
                 {"connection": "close", "x-should-retry": "true"},
             ) from None
         if message["type"] == "http.disconnect":

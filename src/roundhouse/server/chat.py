@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import msgspec
 from fastapi import APIRouter, Request, Response
+from starlette.types import Scope
 
 from roundhouse.protocol import limits
 from roundhouse.protocol.errors import InvalidRequest
 from roundhouse.server.answer import JsonAnswer, StreamAnswer
 from roundhouse.server.body import BodyReader
+from roundhouse.server.cache_salt import request_salt
 from roundhouse.server.chat_format import ChatFormat
 from roundhouse.server.chat_prompt import render_prompt
 from roundhouse.server.generation import Generation, Prompt
@@ -32,14 +34,14 @@ def chat_routes(state: ServerState, settings: ServerSettings, bodies: BodyReader
         """Answers a conversation. As OpenAI's, with vLLM's further sampling fields."""
         body = await bodies.read(request, _decoder, _unserved)
         request_id = adopt_request_id(request.scope, body.request_id)
-        generation = await check_chat(body, state, settings, response_id=f"chatcmpl-{request_id}")
+        generation = await check_chat(body, state, settings, request.scope, response_id=f"chatcmpl-{request_id}")
         return (StreamAnswer if body.stream else JsonAnswer)(state, generation, ChatFormat(generation))
 
     return router
 
 
 async def check_chat(
-    body: ChatCompletionBody, state: ServerState, settings: ServerSettings, *, response_id: str
+    body: ChatCompletionBody, state: ServerState, settings: ServerSettings, scope: Scope, *, response_id: str
 ) -> Generation:
     """Raises `RequestError`s that name the field at fault, or what the chat template raises."""
     model = served_model(settings, body.model)
@@ -62,7 +64,7 @@ async def check_chat(
         prompts=[Prompt(text=text, add_special_tokens=body.add_special_tokens is True)],
         params=params,
         priority=body.priority or 0,
-        cache_salt=body.cache_salt,
+        cache_salt=request_salt(scope, body.cache_salt),
         include_usage=bool(options.include_usage),
         continuous_usage=bool(options.include_usage and options.continuous_usage_stats),
         return_token_ids=bool(body.return_token_ids),

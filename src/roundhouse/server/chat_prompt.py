@@ -2,7 +2,7 @@
 
 A template comes with the model and never from a request, so what rendering may cost is bounded by what is rendered: the
 body is capped, so are the messages, and a conversation far beyond the context is refused before it is rendered. A long
-one is rendered in a thread, so that nobody's stream waits for it.
+one is rendered in a thread, so that nobody's stream waits for it, and so is one that takes longer than it should.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from roundhouse.model_store.errors import ChatTemplateTooExpensive
 from roundhouse.model_store.tokenizer import SPECIAL_NAMES
 from roundhouse.protocol import limits
 from roundhouse.protocol.errors import ContextLengthExceeded, InvalidRequest, ModelError
@@ -24,6 +25,7 @@ from roundhouse.server.state import ServerState
 MAX_KWARG_CHARS = 200
 MAX_RENDERED_ON_LOOP_CHARS = 16 * 2**10
 MAX_RENDERED_ON_LOOP_MESSAGES = 64
+MAX_RENDERED_ON_LOOP_S = 0.1
 
 _NOT_FOR_REQUESTS = frozenset(SPECIAL_NAMES) | {"raise_exception", "strftime_now", "namespace", "range", "dict"}
 """What a template reads besides its options."""
@@ -60,7 +62,10 @@ async def render_prompt(state: ServerState, body: ChatPromptBody) -> str:
     try:
         if tools or num_chars > MAX_RENDERED_ON_LOOP_CHARS or len(messages) > MAX_RENDERED_ON_LOOP_MESSAGES:
             return await asyncio.to_thread(render)
-        return render()
+        try:
+            return render(max_s=MAX_RENDERED_ON_LOOP_S)
+        except ChatTemplateTooExpensive:
+            return await asyncio.to_thread(render)
     except ModelError as error:
         error.param = "messages"
         raise

@@ -6,11 +6,13 @@ from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Request, Response
+from starlette.types import Scope
 
 from roundhouse.protocol import limits
 from roundhouse.protocol.errors import InvalidRequest
 from roundhouse.server.answer import JsonAnswer, StreamAnswer
 from roundhouse.server.body import BodyReader
+from roundhouse.server.cache_salt import request_salt
 from roundhouse.server.completion_format import CompletionFormat
 from roundhouse.server.decode import decode_field
 from roundhouse.server.generation import Generation, Prompt
@@ -38,7 +40,7 @@ def completion_routes(state: ServerState, settings: ServerSettings, bodies: Body
         """Continues each prompt. As OpenAI's, with vLLM's further sampling fields."""
         body = await bodies.read(request, _decoder, _unserved)
         request_id = adopt_request_id(request.scope, body.request_id)
-        generation = check_completion(body, state, settings, response_id=f"cmpl-{request_id}")
+        generation = check_completion(body, state, settings, request.scope, response_id=f"cmpl-{request_id}")
         answer_format = CompletionFormat(
             generation, state.tokenizer, echo=bool(body.echo), prompt_only=body.max_tokens == 0
         )
@@ -48,7 +50,7 @@ def completion_routes(state: ServerState, settings: ServerSettings, bodies: Body
 
 
 def check_completion(
-    body: CompletionBody, state: ServerState, settings: ServerSettings, *, response_id: str
+    body: CompletionBody, state: ServerState, settings: ServerSettings, scope: Scope, *, response_id: str
 ) -> Generation:
     """Raises `RequestError`s that name the field at fault."""
     model = served_model(settings, body.model)
@@ -76,7 +78,7 @@ def check_completion(
             prompt_logprobs=body.logprobs if body.echo else None,
         ),
         priority=body.priority or 0,
-        cache_salt=body.cache_salt,
+        cache_salt=request_salt(scope, body.cache_salt),
         include_usage=bool(options.include_usage),
         continuous_usage=bool(options.include_usage and options.continuous_usage_stats),
         return_token_ids=bool(body.return_token_ids),

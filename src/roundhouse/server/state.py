@@ -76,6 +76,7 @@ class ServerSettings:
     max_body_bytes: int = limits.MAX_BODY_BYTES
     max_body_bytes_in_flight: int = limits.MAX_BODY_BYTES_IN_FLIGHT
     max_body_idle_s: float = limits.MAX_BODY_IDLE_S
+    max_body_s: float = limits.MAX_BODY_S
     max_choices: int = limits.MAX_CHOICES
 
 

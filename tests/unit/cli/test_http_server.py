@@ -1,12 +1,15 @@
 """The listening socket and the sentence of each way in which there is none."""
 
+import resource
 import signal
 import socket
+from functools import partial
 
 import pytest
 
 from roundhouse.cli.http_protocol import BoundedHttpProtocol
-from roundhouse.cli.http_server import HttpServer, bind, url_host
+from roundhouse.cli.http_server import HttpServer, bind, max_connections, url_host
+from roundhouse.protocol import limits
 from roundhouse.protocol.errors import ConfigError
 
 
@@ -62,4 +65,18 @@ def test_the_server_speaks_the_bounded_protocol() -> None:
     """What it bounds is tested with the API, under this same class."""
     config = HttpServer(None).config
     config.load()
-    assert config.http_protocol_class is BoundedHttpProtocol
+    made = config.http_protocol_class
+    assert isinstance(made, partial)
+    assert (made.func, made.keywords) == (BoundedHttpProtocol, {"max_connections": max_connections()})
+
+
+def test_the_process_may_open_more_files_than_it_takes_connections() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+        num = max_connections()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        assert (num <= limits.MAX_CONNECTIONS, num * 4 <= soft * 3, hard) == (True, True, before[1])
+        assert soft == min(2 * limits.MAX_CONNECTIONS, hard) or hard == resource.RLIM_INFINITY
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

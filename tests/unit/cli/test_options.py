@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from roundhouse.cli import options
+from roundhouse.cli.main import cli
 from roundhouse.protocol.errors import ConfigError
+from roundhouse.server.api_keys import ApiKey
 
 
 def parsed(*stack: Any, args: list[str], env: dict[str, str] | None = None) -> dict[str, Any]:
@@ -138,3 +142,33 @@ def test_a_folder_and_a_file_are_served_under_their_own_name(tmp_path: Path) -> 
     assert options.default_served_name(f"{tmp_path}/tiny/") == "tiny"
     assert options.default_served_name(f"{tmp_path}/small.Q4.gguf") == "small.Q4"
     assert options.default_served_name("owner/model") == "owner/model"
+
+
+def test_api_keys_come_from_files_and_the_environment_which_forgets_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROUNDHOUSE_API_KEY", "a-key")
+    files = [tmp_path / "one", tmp_path / "two"]
+    for file in files:
+        file.write_text("k")
+    args = [part for file in files for part in ("--api-key-file", str(file))]
+    http = options.serve_settings(parsed(*SERVE, args=[*args, "--cache-salt-per-key"])).http
+    assert (http.api_key_files, http.cache_salt_per_key) == (tuple(files), True)
+    assert http.api_keys == (ApiKey(sha256(b"a-key").digest(), "ROUNDHOUSE_API_KEY", is_short=True),)
+    assert "ROUNDHOUSE_API_KEY" not in os.environ
+
+
+def test_an_api_key_that_is_set_to_nothing_opens_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROUNDHOUSE_API_KEY", "")
+    with pytest.raises(ConfigError, match=r"an API key has .*\(ROUNDHOUSE_API_KEY\)"):
+        options.serve_settings(parsed(*SERVE, args=[]))
+
+
+def test_a_salt_for_each_key_needs_keys() -> None:
+    with pytest.raises(ConfigError, match="--cache-salt-per-key needs API keys"):
+        options.serve_settings(parsed(*SERVE, args=["--cache-salt-per-key"]))
+
+
+def test_no_flag_takes_a_key() -> None:
+    names = {name for command in cli.commands.values() for option in command.params for name in option.opts}
+    assert {name for name in names if "api-key" in name} == {"--api-key-file"}

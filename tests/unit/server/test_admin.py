@@ -1,13 +1,15 @@
 """What the admin port shows, and who may change something there."""
 
 import asyncio
+from asyncio import Queue
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from roundhouse.frontend.core_client import EngineView
 from roundhouse.protocol.messages import SchedulerStats
-from roundhouse.server.admin import Admin, AdminView
+from roundhouse.server.admin import OPEN_PATHS, Admin, AdminView
 from tests.support.asgi import call, get
 from tests.support.mesh import hello
 
@@ -98,6 +100,43 @@ def test_an_engine_is_drained_by_its_identity() -> None:
 def test_a_body_that_is_none_changes_nothing(body: bytes) -> None:
     made, drained = admin()
     assert (post(made, body).status, drained) == (400, [])
+
+
+@pytest.mark.parametrize("path", ["/drain", "/nope", "/", "/docs", "/livez/", "//livez", "/LIVEZ", "/metrics", "/load"])
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "FOO"])
+def test_whatever_is_not_reading_needs_the_token_also_where_no_route_is(method: str, path: str) -> None:
+    made, _ = admin(token="secret")
+    assert asyncio.run(call(made.app, method, path)).status == 403
+    assert asyncio.run(call(made.app, method, path, headers={"authorization": "Bearer secret"})).status != 403
+
+
+@pytest.mark.parametrize("path", ["/drain", "/nope", "/", "/docs", "/openapi.json", "/livez/", "//livez"])
+def test_reading_is_open_for_a_short_list_only(path: str) -> None:
+    assert get(admin(token="secret")[0].app, path).status == 403
+    assert [get(admin(token="secret")[0].app, path).status for path in sorted(OPEN_PATHS)] == [200] * 5
+
+
+def test_two_tokens_are_none() -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"authorization", b"Bearer secret")] * 2
+    scope = {"type": "http", "method": "POST", "path": "/drain", "headers": headers}
+    asyncio.run(admin(token="secret")[0].app(scope, Queue().get, send))
+    assert sent[0]["status"] == 403
+
+
+def test_the_token_is_compared_by_digests_of_one_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        "roundhouse.server.admin.compare_digest", lambda a, b: compared.append((len(a), len(b))) or a == b
+    )
+    made, _ = admin(token="secret")
+    for token in ("", "s", "secret", "x" * 1000):
+        post(made, b"", authorization=f"Bearer {token}")
+    assert compared == [(32, 32)] * 4
 
 
 @pytest.mark.parametrize("authorization", ["", "Bearer wrong", "secret", "Bearer secret "])

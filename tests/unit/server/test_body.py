@@ -36,9 +36,22 @@ def read(pieces: list[bytes], headers: dict[str, str], *, leaves: bool = False) 
         raise
 
 
-async def read_one(request: Request, budget: BodyBudget | None = None, max_idle_s: float = 10.0) -> bytes:
+async def read_one(
+    request: Request, budget: BodyBudget | None = None, max_idle_s: float = 10.0, max_s: float = 10.0
+) -> bytes:
     with (budget or BodyBudget(LIMIT)).share() as share:
-        return await read_body(request, LIMIT, max_idle_s, share)
+        return await read_body(request, LIMIT, max_idle_s, max_s, share)
+
+
+def test_a_body_that_never_stops_and_never_ends_is_given_up() -> None:
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(0)
+        return {"type": "http.request", "body": b"", "more_body": True}
+
+    request = Request({"type": "http", "headers": JSON}, receive)
+    with pytest.raises(HTTPException) as caught:
+        asyncio.run(read_one(request, max_s=0.01))
+    assert (caught.value.status_code, caught.value.detail) == (408, "the body was not whole after 0.01 s")
 
 
 def test_the_body_is_all_its_pieces() -> None:

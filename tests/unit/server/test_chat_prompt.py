@@ -8,12 +8,13 @@ import msgspec
 import pytest
 
 from roundhouse.model_store.chat_template import ChatTemplate
-from roundhouse.model_store.errors import ChatTemplateError
+from roundhouse.model_store.errors import ChatTemplateError, ChatTemplateTooExpensive
 from roundhouse.protocol import limits
 from roundhouse.protocol.errors import ContextLengthExceeded, InvalidRequest
 from roundhouse.server.chat_prompt import (
     MAX_RENDERED_ON_LOOP_CHARS,
     MAX_RENDERED_ON_LOOP_MESSAGES,
+    MAX_RENDERED_ON_LOOP_S,
     check_text_fits,
     check_tools,
     checked_message,
@@ -170,6 +171,22 @@ def test_a_long_conversation_is_rendered_in_a_thread(contents: list[str], is_on_
     state = server_state(LongContext(spell("a")), chat_template=template)
     assert asyncio.run(render_prompt(state, body(*contents))) == "".join(contents)
     assert [thread is threading.current_thread() for thread in threads] == [is_on_loop]
+
+
+def test_a_template_that_does_not_end_holds_up_nobody_and_is_an_error_of_the_request() -> None:
+    threads: list[tuple[bool, float]] = []
+
+    class Template(ChatTemplate):
+        def render(self, *args: Any, max_s: float = 0.2, **kwargs: Any) -> str:
+            threads.append((threading.current_thread() is threading.main_thread(), max_s))
+            return super().render(*args, max_s=max_s, **kwargs)
+
+    endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    state = server_state(ScriptedLLM(spell("a")), chat_template=Template({"default": endless}, {}))
+    with pytest.raises(ChatTemplateTooExpensive) as raised:
+        asyncio.run(render_prompt(state, body("hi")))
+    assert (raised.value.param, raised.value.http_status) == ("messages", 400)
+    assert threads == [(True, MAX_RENDERED_ON_LOOP_S), (False, 0.2)]
 
 
 def test_what_the_template_refuses_is_the_messages_fault() -> None:
