@@ -14,13 +14,14 @@ BUILDER ?= $(shell command -v docker || command -v podman || command -v buildah)
 IMAGE_FLAGS ?=
 
 BIN := .venv/bin
+fuzz: MINUTES := $(if $(filter file,$(origin MINUTES)),10,$(MINUTES))
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 # Ends the server with its make, even when that is killed outright: no orphan keeps the port.
 TIED := $(shell command -v setpriv >/dev/null 2>&1 && echo setpriv --pdeathsig TERM)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check bench soak chaos image lint types unit clean venv venv-dev
+.PHONY: help serve test check bench soak chaos fuzz image lint types unit clean venv venv-dev
 MAKEFLAGS += --no-print-directory
 
 help: ## Show this list
@@ -43,6 +44,12 @@ soak: venv-dev ## Load a server for MINUTES=20 with clients of every manner, and
 
 chaos: venv-dev ## Kill, freeze, cut and restart engines and frontends under load for MINUTES=20, and check that no stream notices
 	$(BIN)/python -m tests.chaos.run --minutes '$(MINUTES)'
+
+fuzz: venv-dev ## Feed every decoder inputs made to break it for MINUTES=10; what breaks one is kept in build/fuzz
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || \
+	    $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt atheris || \
+	    echo 'roundhouse: atheris cannot be installed here, so that the search goes on without coverage' >&2
+	@$(BIN)/python -m tests.fuzz.run --minutes '$(MINUTES)'
 
 image: ## Build the image IMAGE=roundhouse with docker, podman or buildah
 	@test -n '$(BUILDER)' || { echo 'roundhouse: make image needs docker, podman or buildah' >&2; exit 1; }

@@ -6,7 +6,9 @@ Libraries that are written in Rust, as the tokenizer's is, fail by a panic where
 
 from __future__ import annotations
 
+from roundhouse.model_store.errors import is_library_fault
+
 
 def is_fault(error: BaseException) -> bool:
     """False for a cancellation, an interrupt and the like: they are to go on."""
-    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+    return is_library_fault(error)

@@ -19,7 +19,7 @@ from roundhouse.model_store.errors import (
     ChatTemplateMissing,
     ChatTemplateTooExpensive,
 )
-from roundhouse.model_store.folder import read_json_if_any
+from roundhouse.model_store.folder import read_json_if_any, read_text
 from roundhouse.model_store.template_budget import MAX_RENDER_S, TooExpensive, render_within
 from roundhouse.model_store.template_environment import new_environment
 from roundhouse.model_store.tokenizer import read_special_tokens
@@ -131,12 +131,13 @@ class ChatTemplate:
 
 
 def load_chat_template(folder: Path) -> ChatTemplate:
-    """Files win over tokenizer_config.json. No template is no error here: a base model serves completions."""
-    sources = {
-        file.stem: file.read_text(encoding="utf-8") for file in (folder / "additional_chat_templates").glob("*.jinja")
-    }
+    """Files win over tokenizer_config.json. No template is no error here: a base model serves completions.
+
+    Raises `ModelFolderInvalid` for a file that is no text.
+    """
+    sources = {file.stem: read_text(file) for file in (folder / "additional_chat_templates").glob("*.jinja")}
     if (folder / "chat_template.jinja").exists():
-        sources["default"] = (folder / "chat_template.jinja").read_text(encoding="utf-8")
+        sources["default"] = read_text(folder / "chat_template.jinja")
     if not sources:
         sources = _from_config(read_json_if_any(folder / "tokenizer_config.json").get("chat_template"))
     return ChatTemplate(sources, read_special_tokens(folder))

@@ -22,6 +22,13 @@ from __future__ import annotations
 from roundhouse.protocol.errors import ModelError
 
 
+def is_library_fault(error: BaseException) -> bool:
+    """Whether a library failed: by any exception, or by a panic where it is written in Rust, which arrives as a
+    BaseException that cannot be imported. False for an interrupt and the like: they are to go on.
+    """
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
 class ModelUnavailable(ModelError):
     code = "model_unavailable"
 

@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from roundhouse.model_store import safetensors_file
-from roundhouse.model_store.folder import weight_files
+from roundhouse.model_store.folder import read_bytes, weight_files
 
 _SAMPLE_BYTES = 2**20
 _WHOLE_FILES = ("config.json", "tokenizer.json")
@@ -15,11 +15,12 @@ _WHOLE_FILES = ("config.json", "tokenizer.json")
 def fingerprint(folder: Path) -> str:
     """SHA-256, in hex, over config, tokenizer, and of each weights file its name, size, header, first and last MiB.
 
-    Milliseconds for any size of model. Where the folder lies does not count, nor what else is in it.
+    Milliseconds for any size of model. Where the folder lies does not count, nor what else is in it. Raises
+    `ModelFolderInvalid` for a file that is missing or damaged.
     """
     digest = hashlib.sha256()
     for name in _WHOLE_FILES:
-        _add(digest, name, (folder / name).read_bytes())
+        _add(digest, name, read_bytes(folder / name))
     for file in weight_files(folder):
         size = file.stat().st_size
         _add(digest, file.name, str(size).encode())

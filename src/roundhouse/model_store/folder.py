@@ -81,21 +81,37 @@ def weight_files(path: Path) -> list[Path]:
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not all(_is_plain_name(name) for name in weight_map.values()):
         raise ModelFolderInvalid(f"{index} has no weight_map of file names")
+    # A name is looked up among those that are there: the system would not even be asked for some that a file can hold.
+    present = {entry.name for entry in path.iterdir() if entry.exists()}
     files = [path / name for name in sorted(set(weight_map.values()))]
-    absent = [file.name for file in files if not file.exists()]
+    absent = [file.name for file in files if file.name not in present]
     if absent:
         raise ModelFolderInvalid(f"model folder {path} has no {', no '.join(absent)}, which {_INDEX} lists")
     return files
 
 
+def read_bytes(path: Path) -> bytes:
+    """A file of the folder. Raises `ModelFolderInvalid` when it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ModelFolderInvalid(f"{path} cannot be read: {error.strerror}") from error
+
+
+def read_text(path: Path) -> str:
+    """A text of the folder. Raises `ModelFolderInvalid` when it cannot be read or is no UTF-8."""
+    try:
+        return read_bytes(path).decode()
+    except UnicodeDecodeError as error:
+        raise ModelFolderInvalid(f"{path} is not a text in UTF-8: {error.reason} at byte {error.start}") from error
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file of the folder. Raises `ModelFolderInvalid` when it is anything else."""
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(read_bytes(path))
     except (ValueError, RecursionError) as error:
         raise ModelFolderInvalid(f"{path} is not valid JSON: {error}") from error
-    except OSError as error:
-        raise ModelFolderInvalid(f"{path} cannot be read: {error.strerror}") from error
     if not isinstance(value, dict):
         raise ModelFolderInvalid(f"{path} is not a JSON object")
     return value

@@ -19,6 +19,9 @@ _STRING, _ARRAY = 8, 9
 _VERSIONS = (2, 3)
 _MAX_DIMS = 8
 
+MAX_METADATA_BYTES = 64 * 2**20
+"""Before the weights; the largest vocabularies have a sixth of it. It is read into lists of ten times its size."""
+
 
 @dataclass(frozen=True, slots=True)
 class GgufTensor:
@@ -59,7 +62,7 @@ def read_gguf(path: Path) -> GgufFile:
 def _parse(path: Path, data: mmap.mmap) -> GgufFile:
     if data[:4] != b"GGUF":
         raise ValueError("it does not begin with GGUF")
-    cursor = _Cursor(data, 4)
+    cursor = _Cursor(data, 4, min(len(data), MAX_METADATA_BYTES))
     version, num_tensors, num_keys = cursor.scalars("IQQ")
     if version not in _VERSIONS:
         raise ValueError(f"version {version} is not one of {_VERSIONS}")
@@ -78,21 +81,25 @@ def _parse(path: Path, data: mmap.mmap) -> GgufFile:
 
 @dataclass(slots=True)
 class _Cursor:
-    """A position in the file; every read moves it and none goes past the end."""
+    """A position in the file; every read moves it and none goes past `limit`."""
 
     data: mmap.mmap
     position: int
+    limit: int
 
     def scalars(self, kinds: str) -> tuple[Any, ...]:
         layout = struct.Struct("<" + kinds)
+        end = self.position + layout.size
+        if end > self.limit:
+            raise ValueError("its metadata run past its end")
         values = layout.unpack_from(self.data, self.position)
-        self.position += layout.size
+        self.position = end
         return values
 
     def string(self) -> str:
         (length,) = self.scalars("Q")
         end = self.position + length
-        if end > len(self.data):
+        if end > self.limit:
             raise ValueError("a string runs past its end")
         text = self.data[self.position : end].decode()
         self.position = end
@@ -106,7 +113,7 @@ class _Cursor:
         if kind != _ARRAY:
             raise ValueError(f"unknown value type {kind}")
         item_kind, count = self.scalars("IQ")
-        if count > len(self.data):
+        if count > self.limit:
             raise ValueError("an array runs past its end")
         if item_kind in _SCALARS:
             return list(self.scalars(f"{count}{_SCALARS[item_kind]}"))

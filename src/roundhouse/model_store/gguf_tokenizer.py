@@ -9,13 +9,15 @@ transformers. The groups of pre-tokenizers are llama.cpp's (src/llama-vocab.cpp)
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
-from roundhouse.model_store.errors import ConversionFailed
+from roundhouse.model_store.errors import ConversionFailed, is_library_fault
 from roundhouse.model_store.folder import read_json_if_any, write_json
 from roundhouse.model_store.gguf_file import GgufFile
+
+T = TypeVar("T")
 
 DIGIT_SPLITTING = frozenset({"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"})
 """Pre-tokenizers that cut off each digit first, then split as GPT-2."""
@@ -23,16 +25,23 @@ DIGIT_SPLITTING = frozenset({"smollm", "starcoder", "refact", "command-r", "code
 PLAIN_GPT2 = frozenset({"gpt-2", "mpt", "olmo", "jais", "trillion", "granite-docling"})
 
 _CONTROL, _USER_DEFINED = 3, 4
+_BOS = "BOS"
+"""In the library's template, which reads a token of its own as a word of its language."""
+
 _NAMED = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
 
 
 def can_build(gguf: GgufFile) -> bool:
     pre = gguf.metadata.get("tokenizer.ggml.pre")
-    return gguf.metadata.get("tokenizer.ggml.model") == "gpt2" and pre in DIGIT_SPLITTING | PLAIN_GPT2
+    is_known = isinstance(pre, str) and pre in DIGIT_SPLITTING | PLAIN_GPT2
+    return is_known and gguf.metadata.get("tokenizer.ggml.model") == "gpt2"
 
 
 def write_tokenizer_files(gguf: GgufFile, folder: Path) -> None:
-    """tokenizer.json, tokenizer_config.json, generation_config.json, and chat_template.jinja if the file has one."""
+    """tokenizer.json, tokenizer_config.json, generation_config.json, and chat_template.jinja if the file has one.
+
+    Raises `ConversionFailed` when the metadata are not what their names say.
+    """
     metadata = gguf.metadata
     build_tokenizer(metadata).save(str(folder / "tokenizer.json"), pretty=False)
     named = named_tokens(metadata)
@@ -45,7 +54,7 @@ def write_tokenizer_files(gguf: GgufFile, folder: Path) -> None:
     write_json(folder / "tokenizer_config.json", config)
     write_generation_config(gguf, folder)
     template = metadata.get("tokenizer.chat_template")
-    if template:
+    if isinstance(template, str) and template:
         (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
 
 
@@ -54,9 +63,9 @@ def write_generation_config(gguf: GgufFile, folder: Path) -> None:
     path = folder / "generation_config.json"
     config = read_json_if_any(path)
     for name, key in (("bos", "bos"), ("pad", "padding")):
-        if (index := gguf.metadata.get(f"tokenizer.ggml.{key}_token_id")) is not None:
+        if (index := _token_id(gguf.metadata, key)) is not None:
             config[f"{name}_token_id"] = index
-    ends = [gguf.metadata.get(f"tokenizer.ggml.{key}_token_id") for key in ("eos", "eot")]
+    ends = [_token_id(gguf.metadata, key) for key in ("eos", "eot")]
     distinct = list(dict.fromkeys(index for index in ends if index is not None))
     if distinct:
         config["eos_token_id"] = distinct if len(distinct) > 1 else distinct[0]
@@ -65,20 +74,17 @@ def write_generation_config(gguf: GgufFile, folder: Path) -> None:
 
 def build_tokenizer(metadata: dict[str, Any]) -> Tokenizer:
     """Raises `ConversionFailed` when the vocabulary is not one; asks for `can_build`."""
-    try:
-        tokens: list[str] = metadata["tokenizer.ggml.tokens"]
-        types: list[int] = metadata["tokenizer.ggml.token_type"]
-        merges = [_pair(merge) for merge in metadata["tokenizer.ggml.merges"]]
-        vocab = {token: index for index, token in enumerate(tokens)}
-    except KeyError as error:
-        raise ConversionFailed(f"the GGUF file has no {error.args[0]}") from error
-    except (TypeError, AttributeError) as error:
-        raise ConversionFailed(f"the GGUF file's vocabulary is no list of tokens: {error}") from error
+    tokens = _listed(metadata, "tokenizer.ggml.tokens", str)
+    types = _listed(metadata, "tokenizer.ggml.token_type", int)
+    merges = [_pair(merge) for merge in _listed(metadata, "tokenizer.ggml.merges", str)]
+    vocab = {token: index for index, token in enumerate(tokens)}
     if len(types) != len(tokens):
         raise ConversionFailed(f"the GGUF file has {len(tokens)} tokens but {len(types)} token types")
     try:
         tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, fuse_unk=False, byte_fallback=False))
-    except Exception as error:  # the library raises nothing narrower
+    except BaseException as error:  # the library raises nothing narrower, and panics
+        if not is_library_fault(error):
+            raise
         raise ConversionFailed(f"the GGUF file's merges do not fit its vocabulary: {error}") from error
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     if metadata["tokenizer.ggml.pre"] in DIGIT_SPLITTING:
@@ -93,9 +99,9 @@ def build_tokenizer(metadata: dict[str, Any]) -> Tokenizer:
 
 
 def named_tokens(metadata: dict[str, Any]) -> dict[str, str]:
-    """bos_token, eos_token, unk_token and pad_token as text, those the file names."""
-    tokens = metadata["tokenizer.ggml.tokens"]
-    ids = {name: metadata.get(f"tokenizer.ggml.{key}_token_id") for name, key in _NAMED.items()}
+    """bos_token, eos_token, unk_token and pad_token as text, those the file names. Raises `ConversionFailed`."""
+    tokens = _listed(metadata, "tokenizer.ggml.tokens", str)
+    ids = {name: _token_id(metadata, key) for name, key in _NAMED.items()}
     return {name: tokens[index] for name, index in ids.items() if index is not None and index < len(tokens)}
 
 
@@ -106,8 +112,28 @@ def _add_bos(tokenizer: Tokenizer, metadata: dict[str, Any]) -> None:
     if bos is None:
         raise ConversionFailed("the GGUF file asks for a beginning-of-text token but names none")
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{bos} $A", pair=f"{bos} $A {bos} $B", special_tokens=[(bos, tokenizer.token_to_id(bos))]
+        single=f"{_BOS} $A",
+        pair=f"{_BOS} $A {_BOS} $B",
+        special_tokens=[{"id": _BOS, "ids": [tokenizer.token_to_id(bos)], "tokens": [bos]}],  # type: ignore[list-item]
     )
+
+
+def _listed(metadata: dict[str, Any], key: str, kind: type[T]) -> list[T]:
+    values = metadata.get(key)
+    if values is None:
+        raise ConversionFailed(f"the GGUF file has no {key}")
+    if not isinstance(values, list) or not all(type(value) is kind for value in values):
+        raise ConversionFailed(f"the GGUF file's {key} is no list of {kind.__name__}")
+    return values
+
+
+def _token_id(metadata: dict[str, Any], name: str) -> int | None:
+    """None when the file names none."""
+    key = f"tokenizer.ggml.{name}_token_id"
+    index = metadata.get(key)
+    if index is not None and (type(index) is not int or index < 0):
+        raise ConversionFailed(f"the GGUF file's {key} is no token's")
+    return index
 
 
 def _pair(merge: str) -> tuple[str, str]:

@@ -10,8 +10,11 @@ import json
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from roundhouse.model_store.errors import ModelFolderInvalid
 
@@ -19,6 +22,33 @@ MAX_HEADER_BYTES = 100 * 2**20
 """The library's own bound; it also keeps a damaged file from making us read gigabytes."""
 
 _LFS_POINTER = b"version https://git-lfs"
+
+
+_DTYPE_BYTES = {
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 1),
+    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 2),
+    **dict.fromkeys(("U32", "I32", "F32"), 4),
+    **dict.fromkeys(("U64", "I64", "F64", "C64"), 8),
+}
+
+_MAX_DIMENSIONS = 64
+_Size = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """One tensor in the header. The sides are few, for the product of many is a number that takes minutes to make."""
+
+    dtype: str
+    shape: Annotated[list[_Size], msgspec.Meta(max_length=_MAX_DIMENSIONS)]
+    data_offsets: tuple[_Size, _Size]
+
+    @property
+    def num_bytes(self) -> int:
+        return self.data_offsets[1] - self.data_offsets[0]
+
+
+_header_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_entry_decoder = msgspec.json.Decoder(_Entry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +85,26 @@ def _why_not_safetensors(start: bytes) -> str:
 
 
 def _data_bytes(path: Path, header: bytes) -> int:
-    """Where the last tensor ends, counted from the end of the header."""
+    """Where the last tensor ends, counted from the end of the header. The tensors lie one behind the other."""
     try:
-        entries: dict[str, Any] = json.loads(header)
-        return max((spec["data_offsets"][1] for name, spec in entries.items() if name != "__metadata__"), default=0)
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+        entries = _header_decoder.decode(header.decode())
+        tensors = [_entry_decoder.decode(raw) for name, raw in entries.items() if name != "__metadata__"]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ModelFolderInvalid(f"{path} is not a safetensors file: its header cannot be read") from error
+    place = 0
+    for begin, end in sorted(tensor.data_offsets for tensor in tensors):
+        if begin != place or end < begin:
+            raise ModelFolderInvalid(f"{path} is damaged: its tensors overlap or have holes between them")
+        place = end
+    if any(_num_bytes(tensor) not in (None, tensor.num_bytes) for tensor in tensors):
+        raise ModelFolderInvalid(f"{path} is damaged: the shape of a tensor does not fit its data")
+    return place
+
+
+def _num_bytes(tensor: _Entry) -> int | None:
+    """By shape and dtype; None for a dtype that is newer than this table, or smaller than a byte."""
+    size = _DTYPE_BYTES.get(tensor.dtype)
+    return None if size is None else size * prod(tensor.shape)
 
 
 def write(path: Path, specs: list[TensorSpec], data: Iterable[bytes]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
-from roundhouse.model_store.errors import InvalidText, TokenizerInvalid
+from roundhouse.model_store.errors import InvalidText, TokenizerInvalid, is_library_fault
 from roundhouse.model_store.folder import read_json_if_any
 from roundhouse.model_store.model_config import DefaultSampling, read_model_config
 from roundhouse.model_store.token_bytes import TokenBytes
@@ -74,7 +74,9 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     path = folder / "tokenizer.json"
     try:
         backend = Backend.from_file(str(path))
-    except Exception as error:  # the library raises nothing narrower
+    except BaseException as error:  # the library raises nothing narrower, and panics
+        if not is_library_fault(error):
+            raise
         raise TokenizerInvalid(f"{path} is not a tokenizer: {' '.join(str(error).split())[:200]}") from error
     # Left over from training; they would cut and pad prompts without a word.
     backend.no_truncation()

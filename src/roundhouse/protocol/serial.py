@@ -20,6 +20,10 @@ T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
 
 INLINE_BELOW = 256
+
+MAX_DIMENSIONS = 8
+"""Of an array. The product of many sides is a number of many digits, which takes minutes for what fits one message."""
+
 _DTYPES = frozenset(
     ["bool", "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]
 )
@@ -48,8 +52,8 @@ class MsgpackEncoder:
         if not isinstance(value, np.ndarray):
             raise TypeError(f"a {type(value).__name__} has no place on the wire")
         given = cast("np.ndarray[Any, np.dtype[Any]]", value)
-        if given.dtype.name not in _DTYPES:
-            raise TypeError(f"an array of {given.dtype.name} has no place on the wire")
+        if given.dtype.name not in _DTYPES or given.ndim > MAX_DIMENSIONS:
+            raise TypeError(f"an array of {given.ndim} dimensions of {given.dtype.name} has no place on the wire")
         array = np.ascontiguousarray(given)
         data = memoryview(array.reshape(-1).view(np.uint8).data)
         if len(data) < INLINE_BELOW:
@@ -85,7 +89,7 @@ class MsgpackDecoder(Generic[T]):
                 data = self._frames[place]
             case _:
                 raise msgspec.ValidationError("not an array: (dtype, shape, data) expected")
-        if not all(type(side) is int and 0 <= side < 2**31 for side in shape):
+        if len(shape) > MAX_DIMENSIONS or not all(type(side) is int and 0 <= side < 2**31 for side in shape):
             raise msgspec.ValidationError("not an array's shape")
         dtype = np.dtype(name)
         if prod(shape) * dtype.itemsize != memoryview(data).nbytes:

@@ -4,7 +4,12 @@ from typing import Any
 import pytest
 
 from roundhouse.model_store.chat_template import ChatTemplate, load_chat_template
-from roundhouse.model_store.errors import ChatTemplateError, ChatTemplateInvalid, ChatTemplateMissing
+from roundhouse.model_store.errors import (
+    ChatTemplateError,
+    ChatTemplateInvalid,
+    ChatTemplateMissing,
+    ModelFolderInvalid,
+)
 from tests.unit.model_store import tiny
 
 CHATML = (
@@ -140,3 +145,10 @@ def test_named_templates_in_the_config(tmp_path: Path) -> None:
 
 def test_a_base_model_has_none(tmp_path: Path) -> None:
     assert load_chat_template(tmp_path).names == ()
+
+
+def test_a_template_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    tiny.write_folder(tmp_path)
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff{{ x }}")
+    with pytest.raises(ModelFolderInvalid, match="is not a text in UTF-8"):
+        load_chat_template(tmp_path)

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from roundhouse.model_store.errors import ModelFolderInvalid
 from roundhouse.model_store.fingerprint import fingerprint
 from tests.unit.model_store import tiny
 
@@ -40,3 +41,9 @@ def test_size_and_name_of_the_weights_count(tmp_path: Path) -> None:
     (folder / "other.safetensors").unlink()
     tiny.write_folder(tmp_path, data=bytes(11))
     assert len({before, renamed, fingerprint(folder)}) == 3
+
+
+def test_a_folder_without_a_part_is_refused(tmp_path: Path) -> None:
+    (tiny.write_folder(tmp_path) / "tokenizer.json").unlink()
+    with pytest.raises(ModelFolderInvalid, match="cannot be read"):
+        fingerprint(tmp_path)

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from roundhouse.model_store.errors import ModelFolderInvalid
-from roundhouse.model_store.folder import check_folder, missing_parts, read_json, weight_files
+from roundhouse.model_store.folder import check_folder, missing_parts, read_json, read_text, weight_files
 from tests.unit.model_store import tiny
 
 
@@ -97,3 +97,19 @@ def test_json_that_is_no_object_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(ModelFolderInvalid):
         read_json(tmp_path / "config.json")
+
+
+def test_an_index_may_name_what_no_file_can_be_called(tmp_path: Path) -> None:
+    tiny.write_folder(tmp_path)
+    for name in ("m" * 300 + ".safetensors", "\0.safetensors", "\ud800.safetensors"):
+        tiny.write_json(tmp_path / "model.safetensors.index.json", {"weight_map": {"weight": name}})
+        with pytest.raises(ModelFolderInvalid, match=r"which model\.safetensors\.index\.json lists"):
+            weight_files(tmp_path)
+
+
+def test_a_text_that_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"ab\xff")
+    with pytest.raises(ModelFolderInvalid, match="is not a text in UTF-8: invalid start byte at byte 2"):
+        read_text(tmp_path / "a")
+    with pytest.raises(ModelFolderInvalid, match="cannot be read: No such file or directory"):
+        read_text(tmp_path / "b")

@@ -1,3 +1,4 @@
+import struct
 from pathlib import Path
 
 import pytest
@@ -5,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from roundhouse.model_store.errors import ConversionFailed
-from roundhouse.model_store.gguf_file import GgufFile, GgufTensor, read_gguf
+from roundhouse.model_store.gguf_file import MAX_METADATA_BYTES, GgufFile, GgufTensor, read_gguf
 from tests.unit.model_store import tiny
 
 KEYS = {"general.architecture": "llama", "a": 7, "b": 0.5, "c": True, "d": [1, -2], "e": ["x", "é"]}
@@ -54,3 +55,12 @@ def test_a_damaged_file_is_read_or_refused(tmp_path: Path, position: int, byte: 
         read_gguf(tmp_path / "m.gguf")
     except ConversionFailed:
         pass
+
+
+def test_metadata_beyond_any_vocabulary_are_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    with path.open("wb") as file:
+        file.write(b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"a", 9, 0, MAX_METADATA_BYTES - 4))
+        file.truncate(2 * MAX_METADATA_BYTES)
+    with pytest.raises(ConversionFailed, match="its metadata run past its end"):
+        read_gguf(path)

@@ -53,6 +53,7 @@ def test_only_vocabularies_that_are_fully_described_are_built() -> None:
     assert can_build(gguf(tokenizer__ggml__pre="gpt-2"))
     assert not can_build(gguf(tokenizer__ggml__pre="llama-bpe"))
     assert not can_build(gguf(tokenizer__ggml__pre=None))
+    assert not can_build(gguf(tokenizer__ggml__pre=["smollm"]))
     assert not can_build(gguf(tokenizer__ggml__model="llama"))
 
 
@@ -63,7 +64,18 @@ def test_only_vocabularies_that_are_fully_described_are_built() -> None:
         ({"tokenizer__ggml__tokens": ["a"]}, "has 1 tokens but 264 token types"),
         ({"tokenizer__ggml__merges": ["not there"]}, "merges do not fit its vocabulary"),
         ({"tokenizer__ggml__merges": ["h"]}, "merges do not fit its vocabulary"),
-        ({"tokenizer__ggml__merges": [1]}, "vocabulary is no list of tokens"),
+        # The library panics.
+        (
+            {
+                "tokenizer__ggml__tokens": ["a"] * 3,
+                "tokenizer__ggml__token_type": [1] * 3,
+                "tokenizer__ggml__merges": ["a a"],
+            },
+            "merges do not fit its vocabulary",
+        ),
+        ({"tokenizer__ggml__merges": [1]}, "tokenizer.ggml.merges is no list of str"),
+        ({"tokenizer__ggml__tokens": [["a"]]}, "tokenizer.ggml.tokens is no list of str"),
+        ({"tokenizer__ggml__token_type": True}, "tokenizer.ggml.token_type is no list of int"),
     ],
 )
 def test_a_vocabulary_that_does_not_add_up_is_refused(changes: dict[str, Any], complaint: str) -> None:
@@ -101,3 +113,20 @@ def test_a_file_that_names_nothing_gives_empty_files(tmp_path: Path) -> None:
     write_tokenizer_files(gguf(**nothing, tokenizer__chat_template=None), tmp_path)
     assert json.loads((tmp_path / "generation_config.json").read_text()) == {}
     assert not (tmp_path / "chat_template.jinja").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "index"), [("bos", "1"), ("eos", 1.5), ("eot", [1]), ("padding", -1), ("unknown", True)]
+)
+def test_an_id_that_is_no_tokens_is_refused(tmp_path: Path, name: str, index: object) -> None:
+    with pytest.raises(ConversionFailed, match=f"tokenizer.ggml.{name}_token_id is no token's"):
+        write_tokenizer_files(gguf(**{f"tokenizer__ggml__{name}_token_id": index}), tmp_path)
+
+
+@pytest.mark.parametrize("bos", ["{'': $0", "$A", "a b:1", "BOS"])
+def test_a_beginning_token_is_no_word_of_the_librarys_template(bos: str) -> None:
+    tokens = [*tiny.vocabulary()]
+    tokens[1] = bos
+    tokenizer = build_tokenizer(tiny.metadata(tokenizer__ggml__tokens=tokens, tokenizer__ggml__add_bos_token=True))
+    assert tokenizer.encode("h").ids == [1, tokens.index("h")]
+    assert tokenizer.encode("h", "l").ids == [1, tokens.index("h"), 1, tokens.index("l")]

@@ -4,7 +4,12 @@ from typing import Any
 import pytest
 
 from roundhouse.model_store.errors import ModelFolderInvalid
-from roundhouse.model_store.model_config import DefaultSampling, ModelConfig, read_model_config
+from roundhouse.model_store.model_config import (
+    DEFAULT_MAX_MODEL_LEN,
+    DefaultSampling,
+    ModelConfig,
+    read_model_config,
+)
 from tests.unit.model_store import tiny
 
 
@@ -82,3 +87,38 @@ def test_length_by_kind_of_position_scaling(tmp_path: Path, config: dict[str, An
 def test_a_config_of_something_else_is_refused(tmp_path: Path, vocab_size: object) -> None:
     with pytest.raises(ModelFolderInvalid, match=r"config\.json has no vocab_size"):
         read(tmp_path, {"vocab_size": vocab_size})
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        [{"rope_type": "linear"}],
+        "linear",
+        {"rope_type": "linear", "factor": "2"},
+        {"rope_type": "linear", "factor": float("nan")},
+        {"rope_type": "linear", "factor": 10**400},
+        {"rope_type": "linear", "factor": True},
+        {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": "512"},
+    ],
+)
+def test_a_scaling_that_is_none_is_ignored(tmp_path: Path, rope: object) -> None:
+    assert read(tmp_path, {"max_position_embeddings": 64, "rope_scaling": rope}).max_model_len == 64
+
+
+@pytest.mark.parametrize("factor", [1e300, -1.0, 1e-9])
+def test_a_context_that_cannot_be_is_refused(tmp_path: Path, factor: float) -> None:
+    rope = {"rope_type": "linear", "factor": factor}
+    with pytest.raises(ModelFolderInvalid, match="asks for a context of"):
+        read(tmp_path, {"max_position_embeddings": 64, "rope_scaling": rope})
+
+
+@pytest.mark.parametrize("size", [True, -1, 0, 2**31, 10**400, 1.5, None, "10"])
+def test_a_size_that_cannot_be_is_none(tmp_path: Path, size: object) -> None:
+    assert read(tmp_path, {"max_position_embeddings": size}).max_model_len == DEFAULT_MAX_MODEL_LEN
+    with pytest.raises(ModelFolderInvalid, match="has no vocab_size"):
+        read(tmp_path, {"vocab_size": size})
+
+
+def test_numbers_that_no_sampler_has_are_no_recommendation(tmp_path: Path) -> None:
+    generation = {"temperature": float("inf"), "top_k": float("nan"), "top_p": 10**400, "eos_token_id": [-1, 0, True]}
+    assert read(tmp_path, {}, generation) == ModelConfig("", 10, 2048, frozenset({0}), DefaultSampling())

@@ -52,3 +52,37 @@ def test_a_file_cut_short_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelFolderInvalid) as caught:
         read_header(path)
     assert caught.value.message == f"{path} is cut short or damaged: {len(whole) - 1} bytes instead of {len(whole)}"
+
+
+@pytest.mark.parametrize(
+    ("entries", "complaint"),
+    [
+        ({"a": ("U8", [8], [0, 8]), "b": ("U8", [8], [4, 12])}, "its tensors overlap or have holes"),
+        ({"a": ("U8", [4], [0, 4]), "b": ("U8", [4], [8, 12])}, "its tensors overlap or have holes"),
+        ({"a": ("U8", [12], [0, 12]), "b": ("U8", [8], [12, 4])}, "its tensors overlap or have holes"),
+        ({"a": ("F32", [4], [0, 12])}, "the shape of a tensor does not fit its data"),
+        ({"a": ("U8", [-12], [0, 12])}, "its header cannot be read"),
+        ({"a": ("U8", [12], [0, [12]])}, "its header cannot be read"),
+        ({"a": ("U8", [12], [0, 12, 12])}, "its header cannot be read"),
+        ({"a": ("U8", [2**40] * 100_000, [0, 12])}, "its header cannot be read"),
+    ],
+)
+def test_tensors_lie_one_behind_the_other(tmp_path: Path, entries: dict[str, tuple], complaint: str) -> None:
+    names = ("dtype", "shape", "data_offsets")
+    header = json.dumps({name: dict(zip(names, entry, strict=True)) for name, entry in entries.items()}).encode()
+    (tmp_path / "a.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(12))
+    with pytest.raises(ModelFolderInvalid, match=complaint):
+        read_header(tmp_path / "a.safetensors")
+
+
+def test_a_header_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    header = b'{"__metadata__": {"a": "\xff"}}'
+    (tmp_path / "a.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    with pytest.raises(ModelFolderInvalid, match="its header cannot be read"):
+        read_header(tmp_path / "a.safetensors")
+
+
+def test_a_dtype_that_we_do_not_know_is_left_to_the_library(tmp_path: Path) -> None:
+    header = json.dumps({"a": {"dtype": "F4", "shape": [24], "data_offsets": [0, 12]}}).encode()
+    (tmp_path / "a.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(12))
+    assert read_header(tmp_path / "a.safetensors") == header

@@ -1,3 +1,5 @@
+from time import process_time
+
 import msgspec
 import numpy as np
 import pytest
@@ -6,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from roundhouse.protocol.errors import MalformedFrame
-from roundhouse.protocol.serial import INLINE_BELOW, MsgpackDecoder, MsgpackEncoder
+from roundhouse.protocol.serial import INLINE_BELOW, MAX_DIMENSIONS, MsgpackDecoder, MsgpackEncoder
 
 DTYPES = [
     "bool",
@@ -90,3 +92,14 @@ def test_what_has_no_place_on_the_wire_is_a_type_error(value: object) -> None:
 def test_what_is_not_an_array_is_malformed(value: object) -> None:
     with pytest.raises(MalformedFrame):
         MsgpackDecoder(Holder).decode([msgspec.msgpack.encode([value]), b"1234"])
+
+
+@pytest.mark.parametrize("shape", [[1] * (MAX_DIMENSIONS + 1), [2**31 - 1] * 100_000])
+def test_an_array_has_few_dimensions(shape: list[int]) -> None:
+    """The product of a hundred thousand sides has three million bits and takes seconds."""
+    before_s = process_time()
+    with pytest.raises(MalformedFrame):
+        MsgpackDecoder(Holder).decode([msgspec.msgpack.encode([["uint8", shape, b"x"]])])
+    assert process_time() - before_s < 1
+    with pytest.raises(TypeError, match="9 dimensions"):
+        MsgpackEncoder().encode(Holder(np.zeros([1] * (MAX_DIMENSIONS + 1))))
