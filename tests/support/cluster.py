@@ -16,7 +16,7 @@ import httpx
 import psutil
 
 from tests.support.engine_nursery import EngineNursery
-from tests.support.free_ports import free_port_pair, free_tcp_port
+from tests.support.free_ports import free_port_run, free_tcp_port
 from tests.support.serve_process import COMMAND
 
 READY_TIMEOUT_S = 120.0
@@ -120,7 +120,10 @@ class EngineProcess:
 
 
 class Cluster:
-    """`frontends` and `engines`, all started and admitted when the block begins."""
+    """`frontends` and `engines`, all started and admitted when the block begins.
+
+    keys: what `roundhouse keys` made for the engines e-0, e-1, …; the mesh is closed then.
+    """
 
     def __init__(
         self,
@@ -132,18 +135,26 @@ class Cluster:
         engine_arguments: Sequence[str] = (),
         frontend_arguments: Sequence[str] = (),
         tcp: bool = True,
+        keys: Path | None = None,
         nursery: EngineNursery | None = None,
     ) -> None:
         self._stack = ExitStack()
         meshes = [self._address(folder, index, tcp) for index in range(num_frontends)]
         self.frontends = [
-            FrontendProcess(f"frontend-{index}", folder, model, mesh, frontend_arguments)
+            FrontendProcess(
+                f"frontend-{index}", folder, model, mesh, [*frontend_arguments, *_mesh_keys(keys, "frontends")]
+            )
             for index, mesh in enumerate(meshes)
         ]
         self.nursery = nursery or EngineNursery()
         arguments = [model, "--frontends", ",".join(meshes), *engine_arguments]
         self.engines = [
-            EngineProcess(f"e-{index}", self.nursery, folder / f"e-{index}.log", arguments)
+            EngineProcess(
+                f"e-{index}",
+                self.nursery,
+                folder / f"e-{index}.log",
+                [*arguments, *_mesh_keys(keys, f"engines/e-{index}")],
+            )
             for index in range(num_engines)
         ]
 
@@ -181,7 +192,11 @@ class Cluster:
 
     @staticmethod
     def _address(folder: Path, index: int, tcp: bool) -> str:
-        return f"tcp://127.0.0.1:{free_port_pair('127.0.0.1')}" if tcp else f"ipc://{folder}/mesh-{index}"
+        return f"tcp://127.0.0.1:{free_port_run('127.0.0.1', 4)}" if tcp else f"ipc://{folder}/mesh-{index}"
+
+
+def _mesh_keys(keys: Path | None, part: str) -> list[str]:
+    return [] if keys is None else ["--mesh-keys", str(keys / part)]
 
 
 def eventually(condition: Callable[[], bool], what: str, log: Path, *, timeout_s: float = READY_TIMEOUT_S) -> None:

@@ -12,12 +12,18 @@ def free_tcp_port(host: str = "127.0.0.1") -> int:
 
 def free_port_pair(host: str) -> int:
     """A port that was free, as was the one after it."""
+    return free_port_run(host, 2)
+
+
+def free_port_run(host: str, count: int) -> int:
+    """A port that was free, as were the `count` - 1 after it."""
     while True:
         with _bound(host, 0) as first:
             port = first.getsockname()[1]
             try:
-                _bound(host, port + 1).close()
-            except OSError:
+                for offset in range(1, count):
+                    _bound(host, port + offset).close()
+            except (OSError, OverflowError):
                 continue
             return port
 

@@ -1,8 +1,8 @@
 """An engine process without a model: the real socket threads and a busy loop that echoes. `mesh_engine.py CONFIG`.
 
-CONFIG is JSON: {"frontends": […], "identity": …, "epoch": [granted, start], "model": …, "max_message_bytes": …}; all
-but the first two may be left out. An ADD of max_tokens n is answered with n outputs of one token each: the prompt's
-tokens over and over.
+CONFIG is JSON: {"frontends": […], "identity": …, "epoch": [granted, start], "model": …, "max_message_bytes": …,
+"keys": folder, "delay_s": between two outputs}; all but the first two may be left out. An ADD of max_tokens n is
+answered with n outputs of one token each: the prompt's tokens over and over.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ import signal
 import socket
 import sys
 import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from roundhouse.protocol.identity import ClientIndex
 from roundhouse.protocol.messages import (
     EngineCoreOutput,
     EngineCoreOutputs,
@@ -41,6 +44,8 @@ from roundhouse.transport.items import (
     SessionLost,
     SessionOpened,
 )
+from roundhouse.transport.key_folder import KeyFolder
+from roundhouse.transport.keys import parse_engine_keys
 
 
 def echo(request: EngineCoreRequest) -> list[EngineCoreOutput]:
@@ -84,8 +89,15 @@ class EchoLoop:
         model, limit = config.get("model", "echo"), config.get("max_message_bytes", 2**26)
         greeting = Hello(config["identity"], (granted, started), b"", [1], model, "key", 16, 100, 2048, 64, limit)
         self.link = EngineLink(
-            greeting, config["frontends"], self.input_queue, self.output_queue, self.status, backlog=self.backlog
+            greeting,
+            config["frontends"],
+            self.input_queue,
+            self.output_queue,
+            self.status,
+            keys=KeyFolder(Path(config["keys"]), parse_engine_keys) if "keys" in config else None,
+            backlog=self.backlog,
         )
+        self._delay_s = config.get("delay_s", 0.0)
 
     def run(self) -> None:
         while True:
@@ -102,11 +114,13 @@ class EchoLoop:
                     self.backlog.taken(item)
                     self.seen.append(item)
 
-    def _answer(self, client_index: int, message: object) -> None:
+    def _answer(self, client_index: ClientIndex, message: object) -> None:
         match message:
             case EngineCoreRequest():
-                for output in echo(message):
-                    self.output_queue.put(Outputs(client_index, EngineCoreOutputs(outputs=[output])))
+                if self._delay_s:
+                    threading.Thread(target=self._echo, args=(client_index, message), daemon=True).start()
+                else:
+                    self._echo(client_index, message)
             case UtilityRequest(call_id, "seen"):
                 result = [type(item).__name__ for item in self.seen]
                 self._utility(client_index, UtilityOutput(call_id, result))
@@ -124,7 +138,12 @@ class EchoLoop:
             case _:
                 pass
 
-    def _utility(self, client_index: int, output: UtilityOutput) -> None:
+    def _echo(self, client_index: ClientIndex, request: EngineCoreRequest) -> None:
+        for output in echo(request):
+            self.output_queue.put(Outputs(client_index, EngineCoreOutputs(outputs=[output])))
+            time.sleep(self._delay_s)
+
+    def _utility(self, client_index: ClientIndex, output: UtilityOutput) -> None:
         self.output_queue.put(Outputs(client_index, EngineCoreOutputs(utility_output=output)))
 
 

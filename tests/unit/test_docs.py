@@ -45,13 +45,13 @@ def test_the_types_in_the_protocol_page_are_those_on_the_wire() -> None:
 
 
 def test_the_names_of_failures_in_the_protocol_page_are_wire_codes_or_refusals() -> None:
-    """`no_engine` and the like are codes of the error tree; the reasons of REFUSED are spelled in `engine_set`."""
+    """`no_engine` and the like are codes of the error tree; the reasons of REFUSED are spelled there."""
     table = PROTOCOL[PROTOCOL.index("| name | who says it |") :].split("\n\n")[0]
     names = set(re.findall(r"`(\w+)`", "\n".join(row.split("|")[1] for row in table.splitlines()[2:])))
     codes = {cls.code for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, RoundhouseError)}
-    refusals = (SOURCE / "frontend" / "engine_set.py").read_text() + (
-        SOURCE / "frontend" / "hello_halves.py"
-    ).read_text()
+    refusals = "".join(
+        (SOURCE / "frontend" / name).read_text() for name in ("engine_set.py", "hello_halves.py", "guard.py")
+    )
     assert names
     assert [name for name in sorted(names) if name not in codes and f'"{name}"' not in refusals] == []
 

@@ -23,6 +23,8 @@ from roundhouse.runner.config import RunnerConfig
 from roundhouse.runner.worker import choose_device
 from roundhouse.transport.engine_link import EngineLink
 from roundhouse.transport.items import Backlog, BusyLoopStatus, OutputItem
+from roundhouse.transport.key_folder import KeyFolder
+from roundhouse.transport.keys import EngineKeys, parse_engine_keys
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +39,8 @@ def run_engine(settings: EngineSettings) -> int:
     started_unix_ms = time.time_ns() // 1_000_000
     if settings.parent_pid is not None:
         end_with_parent(settings.parent_pid)
+    # Before the model: a wrong folder is said at once.
+    keys = None if settings.mesh_keys is None else KeyFolder(settings.mesh_keys, parse_engine_keys)
     folder = resolve_model(settings.model)
     tokenizer = load_tokenizer(folder.path)
     config = _engine_config(settings, folder.path, tokenizer.vocab_size)
@@ -45,15 +49,24 @@ def run_engine(settings: EngineSettings) -> int:
             config, on_progress=lambda done, total: display(ProgressEvent("loading weights", done, total))
         )
     hello = _hello(settings, built, fingerprint(folder.path), started_unix_ms)
-    return _serve(settings, built, hello)
+    return _serve(settings, built, hello, keys)
 
 
-def _serve(settings: EngineSettings, built: BuiltEngine, hello: Hello) -> int:
+def _serve(settings: EngineSettings, built: BuiltEngine, hello: Hello, keys: KeyFolder[EngineKeys] | None) -> int:
     backlog, status = Backlog(), BusyLoopStatus()
     inbox = Inbox(backlog)
     output_queue: SimpleQueue[OutputItem] = SimpleQueue()
     proc = EngineProc(built.core, inbox, output_queue, status, drain_grace_s=settings.grace_s)
-    link = EngineLink(hello, settings.frontends, inbox, output_queue, status, backlog=backlog)
+    link = EngineLink(
+        hello,
+        settings.frontends,
+        inbox,
+        output_queue,
+        status,
+        keys=keys,
+        insecure_mesh=settings.insecure_mesh,
+        backlog=backlog,
+    )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: inbox.put(ShutdownAsked()))
     # What is alive now stays alive: a collection need not look at it again.

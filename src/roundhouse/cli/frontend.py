@@ -28,6 +28,8 @@ from roundhouse.server.admin import Admin
 from roundhouse.server.door import Door, DoorState
 from roundhouse.server.gate import PUBLIC_PATHS, Gate
 from roundhouse.telemetry.logs import configure_logs
+from roundhouse.transport.key_folder import KeyFolder
+from roundhouse.transport.keys import parse_frontend_keys
 
 logger = logging.getLogger(__name__)
 
@@ -177,6 +179,7 @@ async def _run(settings: FrontendSettings) -> None:
             expected_model=settings.http.served_names[0],
             wait_limits=wait_limits(settings.waits),
             insecure_mesh=settings.insecure_mesh,
+            keys=None if settings.mesh_keys is None else KeyFolder(settings.mesh_keys, parse_frontend_keys),
         )
         names = settings.http.served_names
         async with frontend_app(folder, client, names, engines_can_come=True, admin=http.admin) as app:

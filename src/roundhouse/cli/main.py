@@ -22,7 +22,21 @@ BAD_CONFIG_EXIT_CODE = 2
 """Also click's own for a bad flag: nothing that a restart could mend."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Commands(click.Group):
+    """`keys` is a group of its own, whose module is imported when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), "keys"])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name != "keys":
+            return super().get_command(ctx, cmd_name)
+        from roundhouse.cli.keys import keys
+
+        return keys
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="roundhouse")
 def cli() -> None:
     """Serve large language models through the OpenAI API: `roundhouse serve` on one machine, `roundhouse frontend` and

@@ -20,6 +20,7 @@ from roundhouse.protocol.identity import check_identity
 from roundhouse.scheduler.config import Policy
 from roundhouse.server.api_keys import ApiKey, key_of
 from roundhouse.transport.address import parse_address
+from roundhouse.transport.reach import check_connect
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -101,6 +102,7 @@ class FrontendSettings:
     waits: WaitSettings
     admin: AdminSettings | None
     mesh_bind: str
+    mesh_keys: Path | None
     insecure_mesh: bool
     log_level: str
 
@@ -112,6 +114,8 @@ class EngineSettings:
     model: str
     served_name: str
     frontends: tuple[str, ...]
+    mesh_keys: Path | None
+    insecure_mesh: bool
     identity: str
     granted_epoch: int
     grace_s: float
@@ -215,6 +219,17 @@ admin = _stack(
 
 engines = _option("--engines", type=click.IntRange(1, 64), default=1, show_default=True, help="Local engine processes.")
 
+
+def _mesh_keys(part: str) -> Callable[[F], F]:
+    return _option(
+        "--mesh-keys",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        default=None,
+        help=f"Folder with this process's keys, read again when it changes: {part} of what `roundhouse keys new` "
+        "makes. With it tcp is encrypted and both sides prove who they are.",
+    )
+
+
 mesh_bind = _stack(
     _option(
         "--mesh-bind",
@@ -222,7 +237,8 @@ mesh_bind = _stack(
         show_default=True,
         help="Where engines connect: tcp://HOST:PORT (requests; outputs on PORT + 1) or ipc:///FOLDER.",
     ),
-    _option("--insecure-mesh", is_flag=True, help="Allow a mesh address beyond loopback without encryption."),
+    _mesh_keys("frontends/"),
+    _option("--insecure-mesh", is_flag=True, help="Allow a mesh address beyond loopback without keys and encryption."),
 )
 
 mesh_connect = _stack(
@@ -232,6 +248,8 @@ mesh_connect = _stack(
         show_default=True,
         help="Mesh addresses of the frontends, separated by commas; a DNS name may stand for several.",
     ),
+    _mesh_keys("engines/IDENTITY/"),
+    _option("--insecure-mesh", is_flag=True, help="Connect to other machines without keys and encryption."),
     _option("--identity", default=None, help="Name of this engine, stable over restarts.  [default: the host name]"),
     _option("--granted-epoch", type=click.IntRange(0), default=0, hidden=True),
     _option("--engines-on-machine", type=click.IntRange(1), default=1, hidden=True),
@@ -377,6 +395,7 @@ def frontend_settings(flags: dict[str, Any]) -> FrontendSettings:
         _waits(flags),
         _admin(flags),
         flags["mesh_bind"],
+        flags["mesh_keys"],
         flags["insecure_mesh"],
         flags["log_level"],
     )
@@ -386,8 +405,9 @@ def engine_settings(flags: dict[str, Any]) -> EngineSettings:
     frontends = tuple(part for part in (part.strip() for part in flags["frontends"].split(",")) if part)
     if not frontends:
         raise ConfigError("--frontends names no frontend")
+    has_keys, insecure_mesh = flags["mesh_keys"] is not None, flags["insecure_mesh"]
     for address in frontends:
-        parse_address(address)
+        check_connect(parse_address(address), has_keys=has_keys, insecure_mesh=insecure_mesh)
     identity = flags["identity"] if flags["identity"] is not None else socket.gethostname()
     check_identity(identity)
     given_name = flags["served_model_name"]
@@ -395,6 +415,8 @@ def engine_settings(flags: dict[str, Any]) -> EngineSettings:
         model=flags["model"],
         served_name=default_served_name(flags["model"]) if given_name is None else _named([given_name])[0],
         frontends=frontends,
+        mesh_keys=flags["mesh_keys"],
+        insecure_mesh=insecure_mesh,
         identity=identity,
         granted_epoch=flags["granted_epoch"],
         grace_s=flags["grace"],

@@ -11,7 +11,11 @@ from roundhouse.protocol.messages import EngineCoreOutputs, EngineCoreRequest, H
 
 @dataclass(frozen=True, slots=True)
 class EngineView:
-    """One engine as its frontend sees it. `state` is the name of its membership state: admitted, stalled, draining …"""
+    """One engine as its frontend sees it. `state` is the name of its membership state: admitted, stalled, draining …
+
+    num_inflight: by all its sessions. server_key: generation of the server key that its present session came by, 0
+    without keys. num_sessions: over one while sessions by older keys finish what they have.
+    """
 
     identity: str
     engine_index: int
@@ -20,6 +24,8 @@ class EngineView:
     load: SchedulerStats
     num_inflight: int
     last_heard_s: float
+    server_key: int = 0
+    num_sessions: int = 1
 
 
 class EngineCoreClient(ABC):

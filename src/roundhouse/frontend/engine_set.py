@@ -2,8 +2,10 @@
 
 The table is identity → member. Rules: an engine is admitted when both halves of its Hello came, a protocol version is
 in common, the model is the frontend's and nobody alive holds its identity with a higher epoch. Admitting a member ends
-the one that held the identity before. An epoch is stale only while the holder of a higher one is alive: when that one
-is lost, the lower one may come back. An engine index is dense; an identity that returns gets its old one if it is free.
+the one that held the identity before; but when that one is of the same process, by another key, it is superseded: it
+gets nothing new and ends when it has nothing left. An epoch is stale only while the holder of a higher one is alive:
+when that one is lost, the lower one may come back. An engine index is dense; an identity that returns gets its old one
+if it is free.
 
 Pure: messages and `now` in, effects out. `mp_client` obeys them.
 """
@@ -17,7 +19,7 @@ from itertools import count
 from roundhouse.frontend.hello_halves import Greeting, HelloHalves, Mismatch
 from roundhouse.frontend.loss import LossCause, Verdict
 from roundhouse.frontend.membership import Member, MembershipState
-from roundhouse.protocol.identity import EngineIndex, SessionId
+from roundhouse.protocol.identity import WITHOUT_KEYS, EngineIndex, Peer, SessionId
 from roundhouse.protocol.limits import MAX_ENGINES, MAX_MESSAGE_BYTES
 from roundhouse.protocol.messages import (
     PROTOCOL_VERSIONS,
@@ -46,6 +48,7 @@ class Refuse:
 
     routing_id: bytes
     refused: Refused
+    peer: Peer = WITHOUT_KEYS
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +102,13 @@ class EngineSet:
         """Those that get new requests, in the order of their engine indexes."""
         return [member for member in self.members() if member.is_taker]
 
-    def on_router_hello(self, routing_id: bytes, hello: Hello, now: float) -> list[Effect]:
-        """Raises `MalformedFrame`; then nothing is admitted."""
-        return self._on_greeting(self._halves.on_router(routing_id, hello, now), now)
+    def on_router_hello(self, routing_id: bytes, hello: Hello, now: float, peer: Peer = WITHOUT_KEYS) -> list[Effect]:
+        """`peer` may be who `hello` says. Raises `MalformedFrame`; then nothing is admitted."""
+        return self._on_greeting(self._halves.on_router(routing_id, hello, now, peer), now)
 
-    def on_pull_hello(self, hello: Hello, now: float) -> list[Effect]:
-        """Raises `MalformedFrame`; then nothing is admitted."""
-        return self._on_greeting(self._halves.on_pull(hello, now), now)
+    def on_pull_hello(self, hello: Hello, now: float, peer: Peer = WITHOUT_KEYS) -> list[Effect]:
+        """As `on_router_hello`."""
+        return self._on_greeting(self._halves.on_pull(hello, now, peer), now)
 
     def on_outputs(self, member: Member, outputs: EngineCoreOutputs) -> list[Effect]:
         if outputs.epoch != member.hello.epoch or outputs.engine_index != member.engine_index:
@@ -126,12 +129,20 @@ class EngineSet:
         """To be called now and then, after everything that came was handed in."""
         return [effect for member in self.members() for effect in self._act(member, member.judge(now))]
 
+    def dismiss_superseded(self) -> list[Effect]:
+        """Ends the superseded sessions that have nothing left."""
+        verdict = Verdict(LossCause.DRAINED, "the engine has a session by a newer key")
+        idle = [member for member in self.members() if member.is_superseded and not member.num_inflight]
+        for member in idle:
+            member.on_draining()
+        return [effect for member in idle for effect in self.lose(member, verdict)]
+
     def restart_deadlines(self, now: float) -> None:
         for member in self._members.values():
             member.restart_deadlines(now)
 
     def lose(self, member: Member, verdict: Verdict, *, tell: bool = True) -> list[Effect]:
-        """Ends a session. `tell`: the engine may still hear that it is over, and comes back with a new one."""
+        """Ends a session. `tell`: the engine may hear that it is over, and comes back with a new one."""
         if not member.is_alive:
             return []
         member.end()
@@ -139,10 +150,10 @@ class EngineSet:
             verdict = Verdict(LossCause.DRAINED, verdict.reason)
         del self._members[member.session_id]
         if self._holders.get(member.hello.identity) is member:
-            del self._holders[member.hello.identity]
+            self._pass_on(member.hello.identity)
         effects: list[Effect] = [Lost(member, verdict)]
         if tell:
-            effects.append(Refuse(member.routing_id, Refused("session_over", verdict.reason)))
+            effects.append(Refuse(member.routing_id, Refused("session_over", verdict.reason), member.peer))
         return effects
 
     def _act(self, member: Member, verdict: Verdict | None) -> list[Effect]:
@@ -152,17 +163,36 @@ class EngineSet:
         if greeting is None:
             return []
         if isinstance(greeting, Mismatch):
-            return [Refuse(greeting.routing_id, Refused("hello", "the Hellos by DEALER and by PUSH differ"))]
+            told = Refused("hello", "the Hellos by DEALER and by PUSH differ")
+            return [Refuse(greeting.routing_id, told, greeting.peer)]
         refused = self._reason_to_refuse(greeting.hello)
         if refused is not None:
-            return [Refuse(greeting.routing_id, refused)]
-        effects: list[Effect] = []
+            return [Refuse(greeting.routing_id, refused, greeting.peer)]
+        return [*self._make_way(greeting), self._admit(greeting, now)]
+
+    def _make_way(self, greeting: Greeting) -> list[Effect]:
+        """For the identity's next session. One that the same process has by another key stays until it is empty."""
         holder = self._holders.get(greeting.hello.identity)
-        if holder is not None:
-            higher = greeting.hello.epoch > holder.hello.epoch
-            reason = "fenced by a higher epoch" if higher else "replaced by a new session"
-            effects += self.lose(holder, Verdict(LossCause.REPLACED, reason))
-        return [*effects, self._admit(greeting, now)]
+        if holder is None:
+            return []
+        kept = holder if greeting.hello.epoch == holder.hello.epoch and greeting.peer != holder.peer else None
+        higher = greeting.hello.epoch > holder.hello.epoch
+        verdict = Verdict(LossCause.REPLACED, "fenced by a higher epoch" if higher else "replaced by a new session")
+        effects: list[Effect] = []
+        for member in self.members():
+            if member.hello.identity == greeting.hello.identity and member is not kept:
+                effects += self.lose(member, verdict)
+        if kept is not None:
+            kept.is_superseded = True
+        return effects
+
+    def _pass_on(self, identity: str) -> None:
+        """Its holder is gone; a session that it had superseded is in charge again."""
+        del self._holders[identity]
+        for member in self._members.values():
+            if member.hello.identity == identity:
+                member.is_superseded = False
+                self._holders[identity] = member
 
     def _reason_to_refuse(self, hello: Hello) -> Refused | None:
         if not set(hello.protocol_versions) & set(PROTOCOL_VERSIONS):
@@ -190,6 +220,7 @@ class EngineSet:
             hello,
             min(hello.max_message_bytes, MAX_MESSAGE_BYTES),
             heard_at=now,
+            peer=greeting.peer,
         )
         self._members[member.session_id] = member
         self._holders[hello.identity] = member
@@ -212,7 +243,8 @@ class EngineSet:
             del self._last_index[next(iter(self._last_index))]
 
     def _free_index(self, identity: str) -> EngineIndex:
-        taken = {member.engine_index for member in self._members.values()}
+        """The index of a session that it supersedes is its own too: one engine, one index."""
+        taken = {member.engine_index for member in self._members.values() if member.hello.identity != identity}
         last = self._last_index.get(identity)
         if last is not None and last not in taken:
             return last

@@ -1,7 +1,8 @@
 """`HelloHalves`: brings together the two Hellos of one engine, the one by ROUTER and the one by PULL.
 
 Only both together prove that requests and outputs of a session have the same engine at their other end: PULL does not
-tell who sent a message. Pure.
+tell who sent a message. With keys it does, and both have to come from one peer: the same key, by the same server key.
+Pure.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from roundhouse.protocol.errors import MalformedFrame
-from roundhouse.protocol.identity import parse_routing_id
+from roundhouse.protocol.identity import WITHOUT_KEYS, Peer, parse_routing_id
 from roundhouse.protocol.limits import MAX_ENGINES
 from roundhouse.protocol.messages import Hello
 
@@ -23,6 +24,7 @@ class Greeting:
 
     routing_id: bytes
     hello: Hello
+    peer: Peer = WITHOUT_KEYS
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class Mismatch:
     """Two halves with one nonce that differ: somebody is wrong, and the one at `routing_id` can be told."""
 
     routing_id: bytes
+    peer: Peer = WITHOUT_KEYS
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,22 +46,24 @@ class HelloHalves:
     """At most `MAX_ENGINES` wait at a time; the oldest goes first."""
 
     def __init__(self) -> None:
-        self._halves: dict[tuple[str, bytes], _Half] = {}
+        self._halves: dict[tuple[Peer, str, bytes], _Half] = {}
 
-    def on_router(self, routing_id: bytes, hello: Hello, now: float) -> Greeting | Mismatch | None:
+    def on_router(
+        self, routing_id: bytes, hello: Hello, now: float, peer: Peer = WITHOUT_KEYS
+    ) -> Greeting | Mismatch | None:
         """None while the other half is not here. Raises `MalformedFrame` for a Hello that is not its routing id's."""
         identity, nonce = parse_routing_id(routing_id)
         if (identity, nonce) != (hello.identity, hello.nonce):
             raise MalformedFrame("a Hello that is not of its routing id")
-        return self._match(_Half(hello, routing_id, now), now)
+        return self._match(_Half(hello, routing_id, now), peer, now)
 
-    def on_pull(self, hello: Hello, now: float) -> Greeting | Mismatch | None:
+    def on_pull(self, hello: Hello, now: float, peer: Peer = WITHOUT_KEYS) -> Greeting | Mismatch | None:
         """None while the other half is not here. Raises `MalformedFrame` for the second of its kind."""
-        return self._match(_Half(hello, None, now), now)
+        return self._match(_Half(hello, None, now), peer, now)
 
-    def _match(self, half: _Half, now: float) -> Greeting | Mismatch | None:
+    def _match(self, half: _Half, peer: Peer, now: float) -> Greeting | Mismatch | None:
         self._forget_old(now)
-        key = (half.hello.identity, half.hello.nonce)
+        key = (peer, half.hello.identity, half.hello.nonce)
         other = self._halves.get(key)
         if other is None:
             self._halves[key] = half
@@ -67,7 +72,7 @@ class HelloHalves:
             raise MalformedFrame(f"a second Hello of {half.hello.identity} by the same socket")
         del self._halves[key]
         routing_id = half.routing_id or other.routing_id or b""
-        return Greeting(routing_id, half.hello) if other.hello == half.hello else Mismatch(routing_id)
+        return Greeting(routing_id, half.hello, peer) if other.hello == half.hello else Mismatch(routing_id, peer)
 
     def _forget_old(self, now: float) -> None:
         while self._halves:

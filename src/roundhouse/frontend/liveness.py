@@ -70,13 +70,16 @@ class Liveness:
     def ping(self, member: Member) -> None:
         ping = member.next_ping(self._instance)
         if ping is not None:
-            self.judge_send(member, self._link.send(member.routing_id, self._encode_ping(ping)))
+            self.judge_send(member, self.send(member, self._encode_ping(ping)))
 
     def ping_all(self) -> None:
         self._link.notice_departures()
         for member in self._engines.members():
             if not member.is_unreachable:
                 self.ping(member)
+
+    def send(self, member: Member, frames: list[Any]) -> SendResult:
+        return self._link.send(member.routing_id, frames, generation=member.peer.generation)
 
     def judge_send(self, member: Member, result: SendResult) -> bool:
         """Whether it was sent. A member that it was not sent to gets nothing more, and is lost in a moment."""

@@ -23,6 +23,8 @@ class LossCause(StrEnum):
     """It sends more than this frontend can take."""
     DRAINED = "drained"
     """It leaves, as it had said."""
+    REVOKED = "revoked"
+    """Its key, or the server key that it came by, is no longer allowed."""
 
 
 DEADLY: frozenset[LossCause] = frozenset({LossCause.DIED, LossCause.UNREACHABLE, LossCause.REPLACED})

@@ -25,7 +25,7 @@ import msgspec
 
 from roundhouse.frontend.loss import LossCause, Verdict
 from roundhouse.protocol.errors import MalformedFrame
-from roundhouse.protocol.identity import EngineIndex, SessionId
+from roundhouse.protocol.identity import WITHOUT_KEYS, EngineIndex, Peer, SessionId
 from roundhouse.protocol.machine import Machine
 from roundhouse.protocol.messages import EngineCoreOutputs, Hello, Ping, Pong, SchedulerStats
 
@@ -93,6 +93,7 @@ class Member:
     """One session. Its numbers are moved by the methods below and by nobody else.
 
     control_number: control frames sent, ADMITTED being the first. output_number: of the last output that came.
+    peer: whose key it came by. is_superseded: the same process has a session by a newer key; this one only finishes.
     is_unreachable: nothing can be sent to it any more, what it said before is still being read; it is lost in a moment.
     """
 
@@ -110,6 +111,8 @@ class Member:
     num_inflight: int = 0
     num_sent_since_load: int = 0
     is_unreachable: bool = False
+    peer: Peer = WITHOUT_KEYS
+    is_superseded: bool = False
     _ping_number: int = 0
     _pings_out: deque[Ping] = field(default_factory=lambda: deque[Ping]())
     _short_since: float | None = None
@@ -128,8 +131,9 @@ class Member:
 
     @property
     def is_taker(self) -> bool:
-        """It may get requests: ADMITTED was sent, since an engine drops what comes before that."""
-        return self.machine.state is MembershipState.ADMITTED and self.control_number > 0 and not self.is_unreachable
+        """It may get new requests: ADMITTED was sent, since an engine drops what comes before that."""
+        is_idle = self.is_unreachable or self.is_superseded
+        return self.machine.state is MembershipState.ADMITTED and self.control_number > 0 and not is_idle
 
     def count_control_frame(self) -> None:
         """Before any frame but PING is sent to it."""

@@ -18,11 +18,13 @@ from roundhouse.clock import Clock, monotonic
 from roundhouse.frontend.core_client import EngineCoreClient, EngineView
 from roundhouse.frontend.dispatcher import Dispatcher
 from roundhouse.frontend.engine_set import Effect, EngineSet, Lost, Refuse, Welcome
+from roundhouse.frontend.guard import KeyCounters
 from roundhouse.frontend.live_request import Resumed
 from roundhouse.frontend.live_requests import LiveRequests, WaitLimits
 from roundhouse.frontend.liveness import Liveness
 from roundhouse.frontend.loss import LossCause, Verdict
 from roundhouse.frontend.membership import Member, MembershipState, check_load
+from roundhouse.frontend.mesh_keys import MeshKeys
 from roundhouse.frontend.outputs_queue import OutputsQueue
 from roundhouse.frontend.utility_calls import Answer, UtilityCalls
 from roundhouse.protocol.errors import (
@@ -42,6 +44,7 @@ from roundhouse.protocol.frames import (
     size_of,
     validate_alive,
 )
+from roundhouse.protocol.identity import WITHOUT_KEYS, Peer
 from roundhouse.protocol.limits import MAX_BYTES_WAITING_PER_PEER
 from roundhouse.protocol.messages import (
     Died,
@@ -51,11 +54,15 @@ from roundhouse.protocol.messages import (
     EngineCoreRequest,
     Hello,
     Pong,
+    Refused,
     SchedulerStats,
     UtilityRequest,
 )
 from roundhouse.transport.frontend_link import FrontendLink
+from roundhouse.transport.key_folder import KeyFolder
+from roundhouse.transport.keys import FrontendKeys
 from roundhouse.transport.malformed import MalformedCounter
+from roundhouse.transport.reach import WARN_EVERY_S, insecure_warning
 from roundhouse.transport.socket_reader import Frames
 from roundhouse.transport.sockets import Socket
 
@@ -88,7 +95,8 @@ class AsyncMPClient(EngineCoreClient):
 
     expected_model: engines with another model name are refused; None takes the first engine's.
     wait_limits: how long requests wait while no engine can take them.
-    insecure_mesh: see `FrontendLink`. frontends: addresses of all known frontends, passed on to engines.
+    insecure_mesh, keys: see `FrontendLink`; the folder is read again while the client lives.
+    frontends: addresses of all known frontends, passed on to engines.
     session_ids: see `EngineSet`; None makes them random, since on PULL the number is all that tells who speaks.
     Raises `ConfigError` when it cannot listen.
     """
@@ -99,13 +107,15 @@ class AsyncMPClient(EngineCoreClient):
         *,
         expected_model: str | None = None,
         insecure_mesh: bool = False,
+        keys: KeyFolder[FrontendKeys] | None = None,
         frontends: Sequence[str] = (),
         wait_limits: WaitLimits | None = None,
         session_ids: Iterator[int] | None = None,
         clock: Clock = monotonic,
         make_link: Callable[..., FrontendLink] = FrontendLink,
     ) -> None:
-        self.link = make_link(address, insecure_mesh=insecure_mesh)
+        self._keys = MeshKeys(keys if address.startswith("tcp://") else None)
+        self.link = make_link(address, insecure_mesh=insecure_mesh, keys=self._keys.guard.keys)
         self.instance = secrets.token_hex(8)
         self.counters = Counters()
         self.resume_listeners: list[Callable[[Resumed], None]] = []
@@ -168,7 +178,10 @@ class AsyncMPClient(EngineCoreClient):
             on_disconnected=self._liveness.on_disconnected,
             on_failure=self._fail,
         )
-        self._liveness.start(self._dispatcher.on_tick)
+        self._liveness.start(self._on_tick)
+        self._keys.start(self._post_keys)
+        if self.link.is_insecure:
+            self._warn_insecure()
 
     async def add_request_async(self, request: EngineCoreRequest) -> None:
         self.start()
@@ -187,7 +200,11 @@ class AsyncMPClient(EngineCoreClient):
     async def call_utility_async(self, method: str, *args: Any, engine_index: int | None = None) -> list[Any]:
         """Raises `NoEngine`, `EngineDeadError` when one is lost meanwhile, `EngineGenerateError` when one fails."""
         self.start()
-        members = [m for m in self._engines.members() if engine_index is None or m.engine_index == engine_index]
+        members = [
+            member
+            for member in self._engines.members()
+            if not member.is_superseded and (engine_index is None or member.engine_index == engine_index)
+        ]
         if not members:
             raise NoEngine("no engine is admitted" if engine_index is None else f"engine {engine_index} is not here")
         answers = await asyncio.gather(*(self._call(member, method, args) for member in members))
@@ -198,6 +215,9 @@ class AsyncMPClient(EngineCoreClient):
 
     def engines(self) -> list[EngineView]:
         now = self._clock()
+        sessions: dict[str, list[Member]] = {}
+        for member in self._engines.members():
+            sessions.setdefault(member.hello.identity, []).append(member)
         return [
             EngineView(
                 identity=member.hello.identity,
@@ -205,20 +225,22 @@ class AsyncMPClient(EngineCoreClient):
                 state=member.state.value,
                 hello=member.hello,
                 load=member.load,
-                num_inflight=member.num_inflight,
+                num_inflight=sum(each.num_inflight for each in sessions[member.hello.identity]),
                 last_heard_s=now - member.heard_at,
+                server_key=member.peer.generation,
+                num_sessions=len(sessions[member.hello.identity]),
             )
             for member in self._engines.members()
+            if not member.is_superseded
         ]
 
     def drain_engine(self, identity: str) -> bool:
-        member = next((m for m in self._engines.members() if m.hello.identity == identity), None)
-        if member is None:
-            return False
-        logger.info("engine %s is to be drained", identity)
-        self._engines.drain(member)
-        self._dispatcher.on_draining(member)
-        return True
+        members = [member for member in self._engines.members() if member.hello.identity == identity]
+        for member in members:
+            logger.info("engine %s is to be drained", identity)
+            self._engines.drain(member)
+            self._dispatcher.on_draining(member)
+        return bool(members)
 
     async def wait_for_engine(self) -> Hello:
         self.start()
@@ -228,17 +250,22 @@ class AsyncMPClient(EngineCoreClient):
             self.start()
         return takers[0].hello
 
+    def key_counters(self) -> KeyCounters:
+        return self._keys.counters(self.link)
+
     def shutdown(self) -> None:
+        self._keys.stop()
         self.link.close()
         self._end(ShuttingDown("the client was closed"))
 
-    def process_outputs_socket(self, frames: Frames) -> None:
-        """One message of the PULL; the link's reader calls it."""
+    def process_outputs_socket(self, frames: Frames, peer: Peer = WITHOUT_KEYS) -> None:
+        """One message of a PULL, and who sent it; the link's reader calls it."""
         now = self._clock()
         try:
             message = self._decoder.decode(frames)
             if isinstance(message, Hello):
-                self._obey(self._engines.on_pull_hello(message, now))
+                if self._keys.check_hello(peer, message, now) is None:
+                    self._obey(self._engines.on_pull_hello(message, now, peer))
                 return
             load = _load_in(message)
             if load is not None:
@@ -247,8 +274,8 @@ class AsyncMPClient(EngineCoreClient):
             self._count_malformed(error, "PULL", now)
             return
         member = self._engines.get(message.session_id)
-        if member is None:
-            self.counters.num_late_messages += 1
+        if not self._keys.is_of(member, peer, now) or member is None:
+            self.counters.num_late_messages += member is None
             return
         if not validate_alive(frames):
             assert isinstance(message, Died)
@@ -268,8 +295,8 @@ class AsyncMPClient(EngineCoreClient):
                 self._engines.drain(member)
                 self._dispatcher.on_draining(member)
 
-    def _process_input_socket(self, frames: Frames) -> None:
-        """One message of the ROUTER: [routing id][empty] as an engine registers, then its Hello."""
+    def _process_input_socket(self, frames: Frames, peer: Peer = WITHOUT_KEYS) -> None:
+        """One message of a ROUTER: [routing id][empty] as an engine registers, then its Hello."""
         now = self._clock()
         routing_id = bytes(frames[0])
         if len(frames) == 2 and not frames[1]:
@@ -278,9 +305,38 @@ class AsyncMPClient(EngineCoreClient):
             message = self._decoder.decode(frames[1:])
             if not isinstance(message, Hello):
                 raise MalformedFrame(f"{type(message).__name__} by DEALER")
-            self._obey(self._engines.on_router_hello(routing_id, message, now))
+            denial = self._keys.check_hello(peer, message, now)
+            if denial is None:
+                self._obey(self._engines.on_router_hello(routing_id, message, now, peer))
+            elif self._keys.guard.knows(peer):
+                self._obey([Refuse(routing_id, Refused(denial.fault, denial.message), peer)])
         except MalformedFrame as error:
             self._count_malformed(error, repr(routing_id[:16]), now)
+
+    def _post_keys(self, keys: FrontendKeys) -> None:
+        """From the watch's thread."""
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._take_keys, keys)
+
+    def _take_keys(self, keys: FrontendKeys) -> None:
+        if self._failure is not None:
+            return
+        self._keys.guard.set_keys(keys)
+        self.link.set_keys(keys)
+        verdict = Verdict(LossCause.REVOKED, "its key is no longer allowed")
+        for member in self._engines.members():
+            if not self._keys.guard.knows(member.peer):
+                self._obey(self._engines.lose(member, verdict, tell=False))
+
+    def _on_tick(self) -> None:
+        self._dispatcher.on_tick()
+        self._obey(self._engines.dismiss_superseded())
+        self.link.watch()
+
+    def _warn_insecure(self) -> None:
+        logger.warning("%s", insecure_warning(f"engines connect to {self.link.address}"))
+        self._later(WARN_EVERY_S, self._warn_insecure)
 
     def _on_outputs(self, member: Member, outputs: EngineCoreOutputs, nbytes: int) -> None:
         effects = self._engines.on_outputs(member, outputs)
@@ -310,9 +366,9 @@ class AsyncMPClient(EngineCoreClient):
                         self._liveness.ping(member)
                     self._changed.set()
                     self._dispatcher.on_taker()
-                case Refuse(routing_id, refused):
+                case Refuse(routing_id, refused, peer):
                     self.counters.num_refused += 1
-                    self.link.send(routing_id, self._encoder.encode(refused))
+                    self.link.send(routing_id, self._encoder.encode(refused), generation=peer.generation)
                 case Lost(member, verdict):
                     self._on_lost(member, verdict)
 
@@ -348,7 +404,7 @@ class AsyncMPClient(EngineCoreClient):
             return False
         frames = self._encoder.encode(message, max_bytes=member.max_message_bytes)
         member.count_control_frame()
-        return self._liveness.judge_send(member, self.link.send(member.routing_id, frames))
+        return self._liveness.judge_send(member, self._liveness.send(member, frames))
 
     def _later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
         def call() -> None:

@@ -10,6 +10,7 @@ from prometheus_client.metrics_core import Metric as MetricFamily
 from prometheus_client.registry import Collector
 
 from roundhouse.frontend.core_client import EngineCoreClient
+from roundhouse.frontend.guard import KeyCounters
 from roundhouse.frontend.live_request import Resumed
 from roundhouse.frontend.loss import LossCause
 from roundhouse.frontend.stats import EngineLife, EngineSample, FinishedRequest, IterationStats
@@ -39,6 +40,8 @@ class CountsMesh(Protocol):
     def num_waiting(self) -> int:
         """Live requests that no engine has."""
         ...
+
+    def key_counters(self) -> KeyCounters: ...
 
     @property
     def resume_listeners(self) -> list[Callable[[Resumed], None]]: ...
@@ -136,6 +139,13 @@ class PrometheusStatLogger:
             self._advance(m.MESH_REPLAYED_TOKENS, counters.num_replayed_tokens)
             for cause, total in counters.num_resumes.items():
                 self._advance(m.MESH_RESUMES, total, cause)
+            keys = self._client.key_counters()
+            for reason, total in keys.num_refused_peers.items():
+                self._advance(m.MESH_REFUSED_PEERS, total, reason)
+            for reason, total in keys.num_dropped_frames.items():
+                self._advance(m.MESH_DROPPED_FRAMES, total, reason)
+            self._advance(m.MESH_KEY_RELOAD_FAILURES, keys.num_reload_failures)
+            self._advance(m.MESH_ZAP_RESTARTS, keys.num_zap_restarts)
             gauge(m.MESH_WAITING_REQUESTS).set(self._client.num_waiting)
 
     def _advance(self, metric: m.Metric, total: int, *labels: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NewType
+from typing import NamedTuple, NewType
 
 from roundhouse.protocol.errors import ConfigError, MalformedFrame
 from roundhouse.protocol.limits import MAX_IDENTITY_BYTES
@@ -20,6 +20,21 @@ ClientIndex = NewType("ClientIndex", int)
 """Number of a link session inside one engine; local to the engine and never read from the wire."""
 
 ROUTING_NONCE_BYTES = 16
+
+
+class Peer(NamedTuple):
+    """Who is at the other end of a frontend's connection, as the transport vouches for it.
+
+    generation: of the server key that it connected by; 0 where there are no keys.
+    user_id: what the key that it proved to have stands for; None where there are no keys.
+    """
+
+    generation: int
+    user_id: str | None
+
+
+WITHOUT_KEYS = Peer(0, None)
+"""Everybody, on a mesh that asks for no key."""
 
 
 def check_identity(identity: str) -> EngineIdentity:

@@ -3,7 +3,7 @@
     CONNECTING   both sockets are on their way to the frontend
     GREETED      both are connected, a Hello has gone out on each
     ADMITTED     the frontend sends requests; it pings every second
-    REFUSED      it told this session to end, before or after it admitted it
+    REFUSED      it told this session to end, before or after it admitted it; or it did not let this key in
     CLOSED       connection, frames or time were lost
 
 Rules: a session is used once. Every frame of the frontend but PING is a control frame and counts, whatever is in it;
@@ -76,11 +76,18 @@ class Broken:
 
 
 @dataclass(frozen=True, slots=True)
+class Denied:
+    """The frontend does not let this engine's key in."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class DeadlinePassed:
     pass
 
 
-Event = Connected | Admission | Refusal | Pinged | Requested | Broken | DeadlinePassed
+Event = Connected | Admission | Refusal | Pinged | Requested | Broken | Denied | DeadlinePassed
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +133,7 @@ _S = SessionState
 TABLE: dict[tuple[SessionState, type], SessionState] = {
     (_S.CONNECTING, Connected): _S.GREETED,
     (_S.CONNECTING, Broken): _S.CLOSED,
+    (_S.CONNECTING, Denied): _S.REFUSED,
     (_S.CONNECTING, DeadlinePassed): _S.CLOSED,
     (_S.GREETED, Admission): _S.ADMITTED,
     (_S.GREETED, Refusal): _S.REFUSED,
@@ -211,6 +219,8 @@ class LinkSession:
                 return [Close(f"{refused.reason}: {refused.message}", was_open, was_refused=True)]
             case Broken(reason):
                 return [Close(reason, was_open)]
+            case Denied(reason):
+                return [Close(reason, was_open, was_refused=True)]
             case DeadlinePassed():
                 return [Close(f"silence while {before.value}", was_open)]
 

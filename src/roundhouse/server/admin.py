@@ -179,6 +179,8 @@ def _engine(view: EngineView) -> dict[str, Any]:
         "max_num_seqs": view.hello.max_num_seqs,
         "num_inflight": view.num_inflight,
         "last_heard_s": view.last_heard_s,
+        "server_key": view.server_key,
+        "num_sessions": view.num_sessions,
     }
 
 

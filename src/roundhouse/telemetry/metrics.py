@@ -158,7 +158,7 @@ MESH_RESUMES = Metric(
     "roundhouse_mesh_resumes_total",
     Kind.COUNTER,
     "Requests that another engine went on with, by what became of the one before.",
-    _labels(cause=("died", "unreachable", "gap", "replaced", "stalled", "overrun", "drained")),
+    _labels(cause=("died", "unreachable", "gap", "replaced", "stalled", "overrun", "drained", "revoked")),
 )
 MESH_RESUME_GAP = Metric(
     "roundhouse_mesh_resume_gap_seconds",
@@ -170,6 +170,29 @@ MESH_REPLAYED_TOKENS = Metric(
     "roundhouse_mesh_replayed_tokens_total",
     Kind.COUNTER,
     "Tokens, prompt and outputs, that an engine was given again to go on behind them.",
+)
+MESH_REFUSED_PEERS = Metric(
+    "roundhouse_mesh_refused_peers_total",
+    Kind.COUNTER,
+    "Connections or Hellos refused because of keys: a key that is not allowed (key), no key or another server's "
+    "(handshake), a key that was revoked, another engine's identity, another epoch than the key is for.",
+    _labels(reason=("key", "handshake", "revoked", "identity", "epoch")),
+)
+MESH_DROPPED_FRAMES = Metric(
+    "roundhouse_mesh_dropped_frames_total",
+    Kind.COUNTER,
+    "Messages dropped because of keys: of another user id than their session's, or of a key that was revoked.",
+    _labels(reason=("user_id", "revoked")),
+)
+MESH_KEY_RELOAD_FAILURES = Metric(
+    "roundhouse_mesh_key_reload_failures_total",
+    Kind.COUNTER,
+    "Changes of the key folder that could not be read; the keys from before stayed in force.",
+)
+MESH_ZAP_RESTARTS = Metric(
+    "roundhouse_mesh_zap_restarts_total",
+    Kind.COUNTER,
+    "Times that the handler of the mesh's keys died and was restarted.",
 )
 
 METRICS: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))

@@ -37,6 +37,15 @@ class TcpAddress:
     def output_endpoint(self) -> str:
         return f"tcp://{self._bracketed}:{self.port + 1}"
 
+    def of_generation(self, generation: int) -> TcpAddress:
+        """Where the server key of that generation is: here for odd ones and without keys (0), else two ports above.
+        Raises `ConfigError` when there is no such port."""
+        if generation == 0 or generation % 2:
+            return self
+        if self.port > 65532:
+            raise ConfigError(f"address {self}: an even server-N needs the two ports above {self.port + 1}")
+        return TcpAddress(self.host, self.port + 2)
+
     @property
     def is_literal(self) -> bool:
         return _literal(self.host) is not None

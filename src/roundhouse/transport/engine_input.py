@@ -26,8 +26,10 @@ from roundhouse.protocol.identity import ROUTING_NONCE_BYTES, ClientIndex, Engin
 from roundhouse.protocol.limits import MAX_BYTES_WAITING_PER_PEER
 from roundhouse.protocol.messages import Admitted, Hello, Ping
 from roundhouse.transport import sockets
-from roundhouse.transport.address import FrontendAddress, TcpAddress, parse_address
+from roundhouse.transport.address import FrontendAddress, TcpAddress
 from roundhouse.transport.dialer import Dialer
+from roundhouse.transport.engine_security import Security, handshake_story
+from roundhouse.transport.handover import Handover
 from roundhouse.transport.items import (
     Backlog,
     ClosePush,
@@ -39,9 +41,12 @@ from roundhouse.transport.items import (
     SessionLost,
     SessionOpened,
 )
+from roundhouse.transport.keys import Credential, EngineKeys
 from roundhouse.transport.mailbox import Mailbox
 from roundhouse.transport.malformed import MalformedCounter
+from roundhouse.transport.reach import WARN_EVERY_S, insecure_warning
 from roundhouse.transport.sockets import Context, Socket
+from roundhouse.transport.told import Told
 
 logger = logging.getLogger(__name__)
 
@@ -82,11 +87,18 @@ class PushBroken:
 
 
 @dataclass(frozen=True, slots=True)
+class KeysChanged:
+    """For sessions from now on; those that live are handed over."""
+
+    keys: EngineKeys
+
+
+@dataclass(frozen=True, slots=True)
 class StopInput:
     pass
 
 
-EngineMail = Resolved | PushBroken | StopInput
+EngineMail = Resolved | PushBroken | KeysChanged | StopInput
 """What the input thread is told by others."""
 
 
@@ -100,6 +112,7 @@ class _Session:
     push: Socket
     dealer_monitor: Socket
     push_monitor: Socket
+    credential: Credential | None = None
     handshakes: set[Socket] = field(default_factory=set)
     push_is_handed_over: bool = False
 
@@ -116,12 +129,13 @@ def process_input_sockets(
     input_queue: InputQueue,
     output_queue: SimpleQueue[OutputItem],
     *,
+    security: Security,
     backlog: Backlog | None,
     random: Callable[[], float],
     clock: Clock,
 ) -> None:
     """Runs until `StopInput` comes by the mailbox; then every socket that is still its own is closed."""
-    thread = _InputThread(context, hello, static, mailbox, input_queue, output_queue, backlog, random, clock)
+    thread = _InputThread(context, hello, static, mailbox, input_queue, output_queue, security, backlog, random, clock)
     try:
         thread.run()
     finally:
@@ -137,10 +151,15 @@ class _InputThread:
         mailbox: Mailbox[EngineMail],
         input_queue: InputQueue,
         output_queue: SimpleQueue[OutputItem],
+        security: Security,
         backlog: Backlog | None,
         random: Callable[[], float],
         clock: Clock,
     ) -> None:
+        self._security = security
+        self._handover = Handover(security.keys, random)
+        self._told = Told()
+        self._warn_at = clock() if security.exposed else None
         self._context = context
         self._hello = hello
         self._mailbox = mailbox
@@ -160,6 +179,7 @@ class _InputThread:
 
     def run(self) -> None:
         while not self._is_stopped:
+            self._warn()
             wake_at = self._wake_at()
             ready = dict(self._poller.poll(max(0, ceil((wake_at - self._clock()) * 1000))))
             now = self._clock()
@@ -172,7 +192,9 @@ class _InputThread:
                 self._serve(session, ready, now)
             self._judge_deadlines(now)
             for address in self._dialer.due(now):
-                self._open(address, now)
+                self._open(address, self._handover.first(address), now)
+            for address, credential in self._handover.due(now):
+                self._open(address, credential, now, is_handover=True)
 
     def close(self) -> None:
         for session in list(self._sessions.values()):
@@ -180,10 +202,14 @@ class _InputThread:
 
     def _wake_at(self) -> float:
         deadlines = [session.link.next_deadline() for session in self._sessions.values()]
-        return min(
-            (moment for moment in [*deadlines, self._dialer.next_due()] if moment is not None),
-            default=self._clock() + LONGEST_SLEEP_S,
-        )
+        moments = [*deadlines, self._dialer.next_due(), self._handover.next_due(), self._warn_at]
+        return min((moment for moment in moments if moment is not None), default=self._clock() + LONGEST_SLEEP_S)
+
+    def _warn(self) -> None:
+        now = self._clock()
+        if self._warn_at is not None and now >= self._warn_at:
+            self._warn_at = now + WARN_EVERY_S
+            logger.warning("%s", insecure_warning(f"this engine connects to {self._security.exposed}"))
 
     def _take_mail(self, now: float) -> None:
         for mail in self._mailbox.take():
@@ -194,14 +220,18 @@ class _InputThread:
                     session = self._sessions.get(client_index)
                     if session is not None:
                         self._obey(session, session.link.on(s.Broken(reason), now), now)
+                case KeysChanged(keys):
+                    self._handover.set_keys(keys)
                 case StopInput():
                     self._is_stopped = True
 
-    def _open(self, address: FrontendAddress, now: float) -> None:
+    def _open(
+        self, address: FrontendAddress, credential: Credential | None, now: float, *, is_handover: bool = False
+    ) -> None:
         client_index = ClientIndex(next(self._client_indexes))
         nonce = secrets.token_bytes(ROUTING_NONCE_BYTES)
-        dealer = sockets.make_dealer(self._context, routing_id(EngineIdentity(self._hello.identity), nonce))
-        push = sockets.make_push(self._context)
+        dealer = sockets.make_dealer(self._context, routing_id(EngineIdentity(self._hello.identity), nonce), credential)
+        push = sockets.make_push(self._context, credential)
         session = _Session(
             client_index,
             address,
@@ -211,14 +241,19 @@ class _InputThread:
             push,
             sockets.monitor(dealer, _WATCHED),
             sockets.monitor(push, _WATCHED),
+            credential,
         )
         self._sessions[client_index] = session
+        self._handover.opened(client_index, address, credential, is_handover=is_handover)
         for socket in session.watched:
             self._poller.register(socket, zmq.POLLIN)
         try:
-            sockets.connect(dealer, address.input_endpoint)
-            sockets.connect(push, address.output_endpoint)
-        except zmq.ZMQError as error:
+            there = address
+            if credential is not None and isinstance(address, TcpAddress):
+                there = address.of_generation(credential.generation)
+            sockets.connect(dealer, there.input_endpoint)
+            sockets.connect(push, there.output_endpoint)
+        except (zmq.ZMQError, ConfigError) as error:
             self._obey(session, session.link.on(s.Broken(str(error)), now), now)
 
     def _serve(self, session: _Session, ready: dict[object, int], now: float) -> None:
@@ -253,9 +288,18 @@ class _InputThread:
                 if len(session.handshakes) == 2:
                     self._obey(session, session.link.on(s.Connected(), now), now)
             else:
-                reason = str(event.name).lower().replace("_", " ")
-                self._obey(session, session.link.on(s.Broken(reason), now), now)
+                self._obey(session, session.link.on(self._ending(session, event, now), now), now)
                 return
+
+    def _ending(self, session: _Session, event: zmq.Event, now: float) -> s.Event:
+        story = handshake_story(event, session.credential)
+        if story is None:
+            return s.Broken(str(event.name).lower().replace("_", " "))
+        if event is zmq.Event.HANDSHAKE_FAILED_AUTH and session.link.state is s.SessionState.CONNECTING:
+            return s.Denied(story)
+        if self._told.is_due(f"{session.address} {event.name}", now):
+            logger.warning("cannot connect to %s: %s", session.address, story)
+        return s.Broken(story)
 
     def _judge_deadlines(self, now: float) -> None:
         for session in list(self._sessions.values()):
@@ -289,7 +333,8 @@ class _InputThread:
     def _admit(self, session: _Session, admitted: Admitted, now: float) -> None:
         logger.debug("%s admitted this engine, session %d", session.address, admitted.session_id)
         self._dialer.admitted(session.address, admitted.frontend_instance)
-        self._dialer.set_source(session.client_index, _addresses(admitted.frontends), now)
+        self._handover.admitted(session.client_index)
+        self._dialer.set_source(session.client_index, self._security.reachable(admitted.frontends), now)
         session.push_is_handed_over = True
         # In this order: no output of the new session can overtake its PUSH.
         self._output_queue.put(OpenPush(session.client_index, session.push, admitted))
@@ -316,23 +361,13 @@ class _InputThread:
             sockets.stop_monitor(session.push)
             session.push.close()
             session.push_monitor.close()
+        is_unheld = self._handover.closed(session.client_index, now)
         if effect.was_open:
-            logger.warning("the session with %s is over: %s", session.address, effect.reason)
+            level = logging.WARNING if is_unheld else logging.INFO
+            logger.log(level, "the session with %s is over: %s", session.address, effect.reason)
             self._input_queue.put(SessionLost(session.client_index))
-        elif effect.was_refused:
+        elif effect.was_refused and self._told.is_due(f"{session.address} {effect.reason}", now):
             logger.warning("%s refused this engine: %s", session.address, effect.reason)
         self._dialer.set_source(session.client_index, [], now)
-        self._dialer.closed(session.address, was_refused=effect.was_refused, now=now)
-
-
-def _addresses(texts: Sequence[str]) -> list[FrontendAddress]:
-    """Those that can be read: a newer frontend may know kinds that we do not. Names are left to our own list."""
-    found: list[FrontendAddress] = []
-    for text in texts:
-        try:
-            address = parse_address(text)
-        except ConfigError:
-            continue
-        if not isinstance(address, TcpAddress) or address.is_literal:
-            found.append(address)
-    return found
+        if is_unheld:
+            self._dialer.closed(session.address, was_refused=effect.was_refused, now=now)

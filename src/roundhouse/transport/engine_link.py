@@ -13,8 +13,9 @@ import zmq
 from roundhouse.clock import Clock, monotonic
 from roundhouse.protocol.messages import Hello
 from roundhouse.transport.address import FrontendAddress, TcpAddress, parse_address
-from roundhouse.transport.engine_input import EngineMail, Resolved, StopInput, process_input_sockets
+from roundhouse.transport.engine_input import EngineMail, KeysChanged, Resolved, StopInput, process_input_sockets
 from roundhouse.transport.engine_output import process_output_sockets
+from roundhouse.transport.engine_security import Security
 from roundhouse.transport.items import (
     Backlog,
     BusyLoopStatus,
@@ -26,7 +27,10 @@ from roundhouse.transport.items import (
     OutputItem,
     Stop,
 )
+from roundhouse.transport.key_folder import KeyFolder, KeyWatch
+from roundhouse.transport.keys import EngineKeys
 from roundhouse.transport.mailbox import Mailbox
+from roundhouse.transport.reach import check_connect, is_exposed
 from roundhouse.transport.resolver import Resolve, Resolver, resolve_host
 from roundhouse.transport.sockets import LAST_WORDS_LINGER_MS
 
@@ -40,8 +44,10 @@ class EngineLink:
 
     hello: as in `messages.Hello`; its nonce is replaced for each session.
     input_queue gets `InputItem`s; the busy loop puts `OutputItem`s into output_queue and keeps `status` up to date.
+    keys: what it proves to frontends by tcp, read again while the link lives. insecure_mesh: allows frontends on other
+    machines without.
     backlog: bounds what waits in input_queue, when its consumer calls `Backlog.taken`; None leaves that unbounded.
-    Raises `ConfigError` for an address that cannot be meant.
+    Raises `ConfigError` for an address that cannot be meant, or that needs keys.
     """
 
     def __init__(
@@ -52,17 +58,24 @@ class EngineLink:
         output_queue: SimpleQueue[OutputItem],
         status: BusyLoopStatus,
         *,
+        keys: KeyFolder[EngineKeys] | None = None,
+        insecure_mesh: bool = False,
         backlog: Backlog | None = None,
         resolve: Resolve = resolve_host,
         random: Callable[[], float] = random_module.random,
         clock: Clock = monotonic,
     ) -> None:
         parsed = [parse_address(address) for address in addresses]
+        for address in parsed:
+            check_connect(address, has_keys=keys is not None, insecure_mesh=insecure_mesh)
+        exposed = ", ".join(str(address) for address in parsed if is_exposed(address))
+        security = Security(None, insecure_mesh, exposed) if keys is None else Security(keys.keys)
         names = [address for address in parsed if isinstance(address, TcpAddress) and not address.is_literal]
         static: list[FrontendAddress] = [address for address in parsed if address not in names]
         self._context = zmq.Context()
         self._mailbox: Mailbox[EngineMail] = Mailbox()
         self._output_queue = output_queue
+        self._key_watch = None if keys is None else KeyWatch(keys, lambda new: self._mailbox.post(KeysChanged(new)))
         self._resolver = Resolver(names, resolve, lambda name, found: self._mailbox.post(Resolved(name, found)))
 
         def run_input() -> None:
@@ -73,6 +86,7 @@ class EngineLink:
                 self._mailbox,
                 input_queue,
                 output_queue,
+                security=security,
                 backlog=backlog,
                 random=random,
                 clock=clock,
@@ -98,11 +112,15 @@ class EngineLink:
         self.output_thread.start()
         self.input_thread.start()
         self._resolver.start()
+        if self._key_watch is not None:
+            self._key_watch.start()
 
     def close(self, last_words: str | None = None) -> None:
         """Sends what stands in the output queue, then `last_words` as ENGINE_CORE_DEAD if given, and takes everything
         down. Takes at most about ten seconds, when a frontend does not read; microseconds as a rule."""
         self._resolver.stop()
+        if self._key_watch is not None:
+            self._key_watch.stop()
         self._output_queue.put(Stop() if last_words is None else LastWords(last_words))
         # The DEALERs stay until the last output has left: a frontend that sees one go asks no further.
         self.output_thread.join(JOIN_S)

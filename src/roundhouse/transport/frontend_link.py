@@ -1,24 +1,33 @@
-"""`FrontendLink`: a frontend's side of the mesh, ROUTER and PULL, bound, in an asyncio event loop."""
+"""`FrontendLink`: a frontend's side of the mesh, in an asyncio event loop: a `PortPair` for each server key, or the one
+without keys, and the ZAP handler that they ask."""
 
 from __future__ import annotations
 
-import asyncio
 import errno
+import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 import zmq
 
+from roundhouse.clock import Clock, monotonic
 from roundhouse.protocol.errors import ConfigError
 from roundhouse.protocol.frames import size_of
+from roundhouse.protocol.identity import Peer
 from roundhouse.protocol.limits import MAX_BYTES_WAITING_PER_PEER
 from roundhouse.protocol.serial import Buffer
 from roundhouse.transport import sockets
 from roundhouse.transport.address import FrontendAddress, IpcAddress, TcpAddress, parse_address
 from roundhouse.transport.ipc_folder import IpcFolder, fresh_folder
-from roundhouse.transport.socket_reader import Frames, SocketReader
+from roundhouse.transport.keys import FrontendKeys, KeyPair
+from roundhouse.transport.port_pair import Callbacks, PortPair
+from roundhouse.transport.reach import check_bind, is_exposed
+from roundhouse.transport.socket_reader import Frames
+from roundhouse.transport.zap import ZapHandler
+
+logger = logging.getLogger(__name__)
 
 LONGEST_DRAIN = 4096
 """Messages of one socket that are read in one go before deadlines are judged."""
@@ -49,54 +58,118 @@ class FrontendLink:
     """Binds at once, reads from `start` on. All methods belong to one event loop.
 
     insecure_mesh: allows a tcp address that others than this machine can reach, with no key asked for.
+    keys: on tcp only peers with one of these come in, and all is encrypted; ipc needs none.
     Raises `ConfigError` when the address cannot be bound; then nothing is left behind.
     """
 
-    def __init__(self, address: str, *, insecure_mesh: bool = False) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        insecure_mesh: bool = False,
+        keys: FrontendKeys | None = None,
+        clock: Clock = monotonic,
+    ) -> None:
         self.address: FrontendAddress = parse_address(address)
-        _check_reach(self.address, insecure_mesh)
+        check_bind(self.address, has_keys=keys is not None, insecure_mesh=insecure_mesh)
+        self.is_insecure = is_exposed(self.address) and keys is None
         self._folder = IpcFolder(self.address) if isinstance(self.address, IpcAddress) else None
         self._context = zmq.Context()
-        try:
-            endpoints = (_bindable(self.address.input_endpoint), _bindable(self.address.output_endpoint))
-            self.input_socket = _bind(self._context, sockets.bind_router, endpoints[0])
-            self.output_socket = _bind(self._context, sockets.bind_pull, endpoints[1])
-        except ConfigError:
-            self._context.destroy()
-            if self._folder is not None:
-                self._folder.close()
-            raise
-        self._monitors = [
-            sockets.monitor(socket, zmq.EVENT_DISCONNECTED) for socket in (self.input_socket, self.output_socket)
-        ]
-        self._readers: list[SocketReader] = []
+        self._pairs: dict[int, PortPair] = {}
+        self._zap: ZapHandler | None = None
+        self._callbacks: Callbacks | None = None
         self._pending: deque[_Pending] = deque()
         self._is_closed = False
+        self._wanted: Mapping[int, KeyPair] = {} if keys is None else keys.servers
+        self._bind_failure: str | None = None
+        self._num_failed_before = 0
+        try:
+            if keys is not None and isinstance(self.address, TcpAddress):
+                # Before any bind: nobody may find a socket that asks nobody.
+                self._zap = ZapHandler(self._context, keys.grants, clock)
+                for generation, server in keys.servers.items():
+                    self._pairs[generation] = PortPair(self._context, self.address, generation, server)
+            else:
+                self._pairs[0] = PortPair(self._context, self.address, 0, None)
+        except ConfigError:
+            self._close_sockets()
+            raise
+
+    @property
+    def has_keys(self) -> bool:
+        return self._zap is not None
+
+    @property
+    def generations(self) -> list[int]:
+        """Of the server keys that engines can connect by; [0] without keys."""
+        return sorted(self._pairs)
+
+    @property
+    def num_refused_keys(self) -> int:
+        return 0 if self._zap is None else self._zap.num_refused
+
+    @property
+    def num_zap_restarts(self) -> int:
+        return 0 if self._zap is None else self._zap.num_restarts
+
+    @property
+    def num_failed_handshakes(self) -> int:
+        """Peers without keys, with another server's key, or that are no peers at all."""
+        return self._num_failed_before + sum(pair.num_failed_handshakes for pair in self._pairs.values())
+
+    @property
+    def input_socket(self) -> sockets.Socket:
+        """The ROUTER of the newest generation."""
+        return self._pairs[max(self._pairs)].router
+
+    @property
+    def output_socket(self) -> sockets.Socket:
+        """The PULL of the newest generation."""
+        return self._pairs[max(self._pairs)].pull
 
     def start(
         self,
         *,
-        on_input: Callable[[Frames], None],
-        on_output: Callable[[Frames], None],
+        on_input: Callable[[Frames, Peer], None],
+        on_output: Callable[[Frames, Peer], None],
         on_disconnected: Callable[[], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
-        """on_input: [routing id, frame …] of the ROUTER. on_output: the frames of the PULL. on_disconnected: some
-        engine's connection ended; which one, only a send can tell. on_failure: what a callback raised."""
-        loop = asyncio.get_running_loop()
-        self._readers = [
-            SocketReader(loop, self.output_socket, on_output, on_failure),
-            SocketReader(loop, self.input_socket, on_input, on_failure),
-            *(SocketReader(loop, pair, lambda _: on_disconnected(), on_failure) for pair in self._monitors),
-        ]
+        """As in `Callbacks`."""
+        self._callbacks = Callbacks(on_input, on_output, on_disconnected, on_failure)
+        for pair in self._pairs.values():
+            pair.start(self._callbacks)
 
-    def send(self, routing_id: bytes, frames: list[Buffer]) -> SendResult:
+    def set_keys(self, keys: FrontendKeys) -> None:
+        """For who connects from now on. What came by a generation that is gone from `keys` ends with its ports. A port
+        that cannot be bound is logged and tried again by `watch`. Without keys before, nothing happens."""
+        if self._zap is None or self._is_closed:
+            return
+        self._zap.allow(keys.grants)
+        for generation in [number for number in self._pairs if number not in keys.servers]:
+            pair = self._pairs.pop(generation)
+            self._num_failed_before += pair.num_failed_handshakes
+            pair.close()
+            logger.info("the server key of generation %d is gone, and its ports are closed", generation)
+        self._wanted = keys.servers
+        self._bind_wanted()
+
+    def watch(self) -> None:
+        """To be called every second or so: mends what failed."""
+        if self._zap is not None and not self._is_closed:
+            self._zap.watch()
+            self._bind_wanted()
+
+    def send(self, routing_id: bytes, frames: list[Buffer], *, generation: int = 0) -> SendResult:
         """Never waits. `frames` and what they are views of must not change afterwards."""
+        pair = self._pairs.get(generation)
+        if pair is None:
+            return SendResult.GONE
         self._reclaim()
         if self._has_too_much_pending(routing_id):
             return SendResult.FULL
         try:
-            tracker = sockets.send_frames(self.input_socket, [routing_id, *frames])
+            tracker = sockets.send_frames(pair.router, [routing_id, *frames])
             if tracker is not None:
                 self._pending.append(_Pending(tracker, routing_id, frames))
         except zmq.Again:
@@ -106,9 +179,26 @@ class FrontendLink:
                 raise
             return SendResult.GONE
         finally:
-            if self._readers:
-                self._readers[1].look_again()
+            pair.look_again()
         return SendResult.SENT
+
+    def _bind_wanted(self) -> None:
+        assert isinstance(self.address, TcpAddress)
+        for generation, server in self._wanted.items():
+            if generation in self._pairs:
+                continue
+            try:
+                pair = PortPair(self._context, self.address, generation, server)
+            except ConfigError as error:
+                if self._bind_failure != error.message:
+                    self._bind_failure = error.message
+                    logger.error("the server key of generation %d is not in use yet: %s", generation, error.message)
+                continue
+            self._bind_failure = None
+            self._pairs[generation] = pair
+            logger.info("engines can connect by the server key of generation %d", generation)
+            if self._callbacks is not None:
+                pair.start(self._callbacks)
 
     def _reclaim(self) -> None:
         while self._pending and self._pending[0].tracker.done:
@@ -120,50 +210,25 @@ class FrontendLink:
 
     def notice_departures(self) -> None:
         """Makes the next sends see every connection that has ended by now: libzmq looks at most once a millisecond."""
-        sockets.has_input(self.input_socket)
+        for pair in self._pairs.values():
+            sockets.has_input(pair.router)
 
     def drain(self) -> bool:
         """Reads what has come, so that deadlines can be judged. False when there was too much for one go."""
-        are_empty = [reader.drain(LONGEST_DRAIN) for reader in self._readers]
+        are_empty = [pair.drain(LONGEST_DRAIN) for pair in list(self._pairs.values())]
         return all(are_empty)
 
     def close(self) -> None:
         """Idempotent. What was not sent yet is dropped."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        for reader in self._readers:
-            reader.close()
-        for socket, pair in zip((self.input_socket, self.output_socket), self._monitors, strict=True):
-            sockets.stop_monitor(socket)
+        if not self._is_closed:
+            self._is_closed = True
+            self._close_sockets()
+
+    def _close_sockets(self) -> None:
+        for pair in self._pairs.values():
             pair.close()
-            socket.close()
+        if self._zap is not None:
+            self._zap.close()
         self._context.term()
         if self._folder is not None:
             self._folder.close()
-
-
-def _check_reach(address: FrontendAddress, insecure_mesh: bool) -> None:
-    if not isinstance(address, TcpAddress):
-        return
-    if not (address.is_literal or address.host in ("*", "localhost")):
-        raise ConfigError(f"cannot listen on {address}: a frontend binds an IP address, localhost or *")
-    if not (address.is_loopback or insecure_mesh):
-        raise ConfigError(
-            f"cannot listen on {address}: others could reach it, and the mesh asks for no key; "
-            "bind a loopback address or ipc, or allow it with --insecure-mesh"
-        )
-
-
-def _bindable(endpoint: str) -> str:
-    # libzmq takes a name at bind for a network interface.
-    return endpoint.replace("tcp://localhost:", "tcp://127.0.0.1:").replace("tcp://*:", "tcp://0.0.0.0:")
-
-
-def _bind(
-    context: sockets.Context, bind: Callable[[sockets.Context, str], sockets.Socket], endpoint: str
-) -> sockets.Socket:
-    try:
-        return bind(context, endpoint)
-    except zmq.ZMQError as error:
-        raise ConfigError(f"cannot listen on {endpoint}: {error.strerror}") from None

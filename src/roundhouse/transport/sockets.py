@@ -5,6 +5,7 @@ Measured with libzmq 4.3.5; `docs/adr/0001-link-sessions.md` tells what each tra
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from itertools import count
 
@@ -14,6 +15,7 @@ from zmq.utils.monitor import parse_monitor_message
 from roundhouse.protocol.frames import size_of
 from roundhouse.protocol.limits import MAX_MESSAGE_BYTES
 from roundhouse.protocol.serial import Buffer
+from roundhouse.transport.keys import Credential, KeyPair
 
 Socket = zmq.Socket[bytes]
 Context = zmq.Context[Socket]
@@ -66,27 +68,36 @@ _ROUTER = {
     zmq.ROUTER_HANDOVER: 0,
 }
 
+ZAP_DOMAIN = b"roundhouse"
+
 _monitor_numbers = count()
 
+MonitorFrames = Sequence[bytes | memoryview]
 
-def bind_router(context: Context, endpoint: str) -> Socket:
-    """Raises `zmq.ZMQError`; then the socket is closed."""
-    return _bind(context, zmq.ROUTER, endpoint, _EVERY_SOCKET | _BOUND | _ROUTER)
-
-
-def bind_pull(context: Context, endpoint: str) -> Socket:
-    """Raises `zmq.ZMQError`; then the socket is closed."""
-    return _bind(context, zmq.PULL, endpoint, _EVERY_SOCKET | _BOUND)
+Options = Mapping[zmq.SocketOption, int | bytes]
 
 
-def make_dealer(context: Context, routing_id: bytes) -> Socket:
-    """Not connected yet, so that a monitor misses nothing. `routing_id` is how the frontend's ROUTER addresses it."""
-    return _make(context, zmq.DEALER, {**_EVERY_SOCKET, **_CONNECTED, zmq.ROUTING_ID: routing_id})
+def bind_router(context: Context, endpoint: str, server: KeyPair | None = None) -> Socket:
+    """server: only peers with a key that the context's ZAP handler allows come in, and all is encrypted.
+    Raises `zmq.ZMQError`; then the socket is closed."""
+    return _bind(context, zmq.ROUTER, endpoint, {**_EVERY_SOCKET, **_BOUND, **_ROUTER, **_server_options(server)})
 
 
-def make_push(context: Context) -> Socket:
+def bind_pull(context: Context, endpoint: str, server: KeyPair | None = None) -> Socket:
+    """As `bind_router`."""
+    return _bind(context, zmq.PULL, endpoint, {**_EVERY_SOCKET, **_BOUND, **_server_options(server)})
+
+
+def make_dealer(context: Context, routing_id: bytes, credential: Credential | None = None) -> Socket:
+    """Not connected yet, so that a monitor misses nothing. `routing_id` is how the frontend's ROUTER addresses it.
+    credential: the server has to have that key, and all is encrypted."""
+    options = {**_EVERY_SOCKET, **_CONNECTED, **_client_options(credential), zmq.ROUTING_ID: routing_id}
+    return _make(context, zmq.DEALER, options)
+
+
+def make_push(context: Context, credential: Credential | None = None) -> Socket:
     """Not connected yet."""
-    return _make(context, zmq.PUSH, _EVERY_SOCKET | _CONNECTED)
+    return _make(context, zmq.PUSH, {**_EVERY_SOCKET, **_CONNECTED, **_client_options(credential)})
 
 
 def connect(socket: Socket, endpoint: str) -> None:
@@ -126,6 +137,11 @@ def read_monitor(pair: Socket) -> list[zmq.Event]:
         events.append(zmq.Event(parse_monitor_message(frames)["event"]))
 
 
+def monitor_event(frames: MonitorFrames) -> int:
+    """The number in a message of a monitor: its first two bytes, in the machine's own order."""
+    return int.from_bytes(frames[0][:2], sys.byteorder)
+
+
 def send_frames(socket: Socket, frames: Sequence[Buffer]) -> zmq.MessageTracker | None:
     """One message, at once or not at all. Returns the tracker of the frames that ZMQ reads where they are: none of them
     may change before it is done. None when all were copied.
@@ -160,7 +176,29 @@ def descriptor(socket: Socket) -> int:
     return fd
 
 
-def _bind(context: Context, kind: int, endpoint: str, options: Mapping[zmq.SocketOption, int]) -> Socket:
+def _server_options(server: KeyPair | None) -> Options:
+    if server is None:
+        return {}
+    return {
+        zmq.CURVE_SERVER: 1,
+        zmq.CURVE_SECRETKEY: server.secret.encode(),
+        zmq.ZAP_DOMAIN: ZAP_DOMAIN,
+        # Without it CURVE fails open: when no ZAP handler answers, whoever knows the server's public key comes in.
+        zmq.ZAP_ENFORCE_DOMAIN: 1,
+    }
+
+
+def _client_options(credential: Credential | None) -> Options:
+    if credential is None:
+        return {}
+    return {
+        zmq.CURVE_SERVERKEY: credential.server_public.encode(),
+        zmq.CURVE_PUBLICKEY: credential.client.public.encode(),
+        zmq.CURVE_SECRETKEY: credential.client.secret.encode(),
+    }
+
+
+def _bind(context: Context, kind: int, endpoint: str, options: Options) -> Socket:
     socket = _make(context, kind, options)
     try:
         if _is_ipv6(endpoint):
@@ -172,7 +210,7 @@ def _bind(context: Context, kind: int, endpoint: str, options: Mapping[zmq.Socke
     return socket
 
 
-def _make(context: Context, kind: int, options: Mapping[zmq.SocketOption, int | bytes]) -> Socket:
+def _make(context: Context, kind: int, options: Options) -> Socket:
     socket = context.socket(kind)
     socket.copy_threshold = COPY_BELOW
     for option, value in options.items():

@@ -111,10 +111,20 @@ def test_a_bad_size_says_what_a_size_is() -> None:
 
 
 def test_frontends_are_a_list() -> None:
-    settings = options.engine_settings(parsed(*ENGINE, args=["--frontends", "tcp://a:1, tcp://b:2,"]))
-    assert settings.frontends == ("tcp://a:1", "tcp://b:2")
+    settings = options.engine_settings(parsed(*ENGINE, args=["--frontends", "tcp://127.0.0.1:1, tcp://[::1]:2,"]))
+    assert settings.frontends == ("tcp://127.0.0.1:1", "tcp://[::1]:2")
     with pytest.raises(ConfigError, match="names no frontend"):
         options.engine_settings(parsed(*ENGINE, args=["--frontends", " , "]))
+
+
+def test_frontends_elsewhere_need_keys_or_a_word(tmp_path: Path) -> None:
+    elsewhere = ["--frontends", "tcp://127.0.0.1:1,tcp://frontends:5570"]
+    with pytest.raises(ConfigError, match="cannot connect to tcp://frontends:5570"):
+        options.engine_settings(parsed(*ENGINE, args=elsewhere))
+    insecure = options.engine_settings(parsed(*ENGINE, args=[*elsewhere, "--insecure-mesh"]))
+    closed = options.engine_settings(parsed(*ENGINE, args=[*elsewhere, "--mesh-keys", str(tmp_path)]))
+    assert (insecure.mesh_keys, insecure.insecure_mesh) == (None, True)
+    assert (closed.mesh_keys, closed.insecure_mesh) == (tmp_path, False)
 
 
 @pytest.mark.parametrize("bad", ["", "   "])

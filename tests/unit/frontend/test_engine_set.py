@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roundhouse.frontend.engine_set import EngineSet, Lost, Refuse, Welcome
+from roundhouse.frontend.engine_set import Effect, EngineSet, Lost, Refuse, Welcome
 from roundhouse.frontend.loss import LossCause, Verdict
-from roundhouse.frontend.membership import LOST_S, STALLED_S, MembershipState
-from roundhouse.protocol.messages import Admitted, Died, EngineCoreOutputs, Pong, Refused, SchedulerStats
+from roundhouse.frontend.membership import LOST_S, STALLED_S, Member, MembershipState
+from roundhouse.protocol.identity import Peer
+from roundhouse.protocol.messages import Admitted, Died, EngineCoreOutputs, Hello, Pong, Refused, SchedulerStats
 from tests.support.mesh import admit, hello, routing_id_of
 
 
@@ -212,3 +213,74 @@ def test_one_live_session_per_identity_and_never_a_lower_epoch_over_a_higher(
         assert len({member.engine_index for member in members}) == len(members)
         assert all(member.engine_index < 3 for member in members)
         assert all(engines.get(member.session_id) is member for member in members)
+
+
+OLD_KEY, NEW_KEY = Peer(1, "old"), Peer(1, "new")
+
+
+def admit_by(engines: EngineSet, peer: Peer, greeting: Hello) -> tuple[list[Effect], Member]:
+    """What happened before it was admitted, and its member."""
+    engines.on_router_hello(routing_id_of(greeting), greeting, 0.0, peer)
+    *before, welcome = engines.on_pull_hello(greeting, 0.0, peer)
+    assert isinstance(welcome, Welcome)
+    welcome.member.count_control_frame()
+    return before, welcome.member
+
+
+def test_a_session_by_another_key_of_the_same_process_ends_when_it_has_nothing_left() -> None:
+    engines = new_set()
+    _, old = admit_by(engines, OLD_KEY, hello(nonce=1))
+    old.count_request()
+    before, new = admit_by(engines, NEW_KEY, hello(nonce=2))
+    assert before == []
+    assert (engines.members(), engines.takers()) == ([old, new], [new])
+    assert (old.engine_index, new.engine_index) == (0, 0)
+    assert engines.dismiss_superseded() == []
+    old.count_end()
+    verdict = Verdict(LossCause.DRAINED, "the engine has a session by a newer key")
+    told = Refuse(old.routing_id, Refused("session_over", verdict.reason), OLD_KEY)
+    assert engines.dismiss_superseded() == [Lost(old, verdict), told]
+    assert (old.state, engines.members()) == (MembershipState.LEFT, [new])
+
+
+def test_a_session_by_the_same_key_still_replaces() -> None:
+    engines = new_set()
+    _, old = admit_by(engines, OLD_KEY, hello(nonce=1))
+    before, new = admit_by(engines, OLD_KEY, hello(nonce=2))
+    assert before[0] == Lost(old, Verdict(LossCause.REPLACED, "replaced by a new session"))
+    assert engines.members() == [new]
+
+
+def test_at_most_one_session_is_superseded() -> None:
+    engines = new_set()
+    _, first = admit_by(engines, OLD_KEY, hello(nonce=1))
+    _, second = admit_by(engines, NEW_KEY, hello(nonce=2))
+    before, third = admit_by(engines, Peer(2, "new"), hello(nonce=3))
+    assert before[0] == Lost(first, Verdict(LossCause.REPLACED, "replaced by a new session"))
+    assert (engines.members(), engines.takers()) == ([second, third], [third])
+
+
+def test_a_higher_epoch_fences_the_superseded_one_too() -> None:
+    engines = new_set()
+    _, old = admit_by(engines, OLD_KEY, hello(nonce=1))
+    _, new = admit_by(engines, NEW_KEY, hello(nonce=2))
+    before, higher = admit_by(engines, NEW_KEY, hello(nonce=3, epoch=(2, 1)))
+    assert [effect.member for effect in before if isinstance(effect, Lost)] == [old, new]
+    assert engines.members() == [higher]
+
+
+def test_a_superseded_session_is_in_charge_again_when_its_successor_is_lost() -> None:
+    engines = new_set()
+    _, old = admit_by(engines, OLD_KEY, hello(nonce=1))
+    _, new = admit_by(engines, NEW_KEY, hello(nonce=2))
+    engines.lose(new, GONE)
+    assert engines.takers() == [old]
+    assert engines.dismiss_superseded() == []
+    assert refusal(engines, epoch=(0, 1)) == "fenced"
+
+
+def test_nothing_is_said_to_a_revoked_key() -> None:
+    engines = new_set()
+    _, member = admit_by(engines, OLD_KEY, hello(nonce=1))
+    verdict = Verdict(LossCause.REVOKED, "its key is no longer allowed")
+    assert engines.lose(member, verdict, tell=False) == [Lost(member, verdict)]

@@ -2,6 +2,7 @@ import pytest
 
 from roundhouse.frontend.hello_halves import HALF_S, Greeting, HelloHalves, Mismatch
 from roundhouse.protocol.errors import MalformedFrame
+from roundhouse.protocol.identity import Peer
 from roundhouse.protocol.limits import MAX_ENGINES
 from tests.support.mesh import hello, routing_id_of
 
@@ -55,3 +56,11 @@ def test_no_more_than_the_limit_wait() -> None:
     for number in range(MAX_ENGINES):
         halves.on_pull(hello(f"engine-{number + 1}"), 0.0)
     assert halves.on_pull(HELLO, 0.0) is None
+
+
+def test_halves_of_two_peers_never_meet() -> None:
+    halves = HelloHalves()
+    one, by_another_key, by_another_server = Peer(1, "a"), Peer(1, "b"), Peer(2, "a")
+    assert halves.on_router(ROUTE, HELLO, 0.0, one) is None
+    assert [halves.on_pull(HELLO, 0.0, peer) for peer in (by_another_key, by_another_server)] == [None, None]
+    assert halves.on_pull(HELLO, 0.0, one) == Greeting(ROUTE, HELLO, one)

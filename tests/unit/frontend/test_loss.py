@@ -10,6 +10,7 @@ def test_the_names_are_those_of_the_metrics_label() -> None:
         "stalled",
         "overrun",
         "drained",
+        "revoked",
     ]
 
 

@@ -36,6 +36,7 @@ from roundhouse.protocol.messages import (
 )
 from roundhouse.protocol.sampling import FinishReason
 from roundhouse.transport.frontend_link import SendResult
+from roundhouse.transport.reach import WARN_EVERY_S
 from tests.support.fake_time_loop import FakeTimeLoop, run
 from tests.support.mesh import hello, request, routing_id_of
 
@@ -43,7 +44,10 @@ from tests.support.mesh import hello, request, routing_id_of
 class PlayedLink:
     """Keeps what is sent; `engines` play the other end."""
 
-    def __init__(self, address: str, *, insecure_mesh: bool) -> None:
+    is_insecure = False
+    num_refused_keys = num_failed_handshakes = num_zap_restarts = 0
+
+    def __init__(self, address: str, *, insecure_mesh: bool, keys: None) -> None:
         self.address = address
         self.engines: dict[bytes, PlayedEngine] = {}
         self.waiting: list[Callable[[], None]] = []
@@ -55,9 +59,12 @@ class PlayedLink:
         self.on_disconnected = callbacks["on_disconnected"]
         self.on_failure = callbacks["on_failure"]
 
-    def send(self, routing_id: bytes, frames: list[Any]) -> SendResult:
+    def send(self, routing_id: bytes, frames: list[Any], *, generation: int = 0) -> SendResult:
         engine = self.engines.get(routing_id)
         return SendResult.GONE if engine is None else engine.receive(frames)
+
+    def watch(self) -> None:
+        pass
 
     def notice_departures(self) -> None:
         pass
@@ -674,3 +681,17 @@ def test_shutdown_ends_everybody_who_waits() -> None:
                 await task
 
     run(main())
+
+
+def test_an_open_mesh_is_warned_of_again_and_again(caplog: pytest.LogCaptureFixture) -> None:
+    class OpenLink(PlayedLink):
+        is_insecure = True
+
+    async def main() -> None:
+        client = new_client(make_link=OpenLink)
+        client.start()
+        await asyncio.sleep(2 * WARN_EVERY_S + 1)
+        client.shutdown()
+
+    run(main())
+    assert [record.message[:13] for record in caplog.records if record.levelname == "WARNING"] == ["INSECURE MESH"] * 3

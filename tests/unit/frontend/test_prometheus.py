@@ -1,5 +1,6 @@
 import msgspec
 
+from roundhouse.frontend.guard import KeyCounters
 from roundhouse.frontend.live_request import Resumed
 from roundhouse.frontend.loss import LossCause
 from roundhouse.frontend.mp_client import Counters
@@ -18,6 +19,10 @@ class MeshClient(ScriptedClient):
         super().__init__()
         self.counters = Counters()
         self.resume_listeners = []
+        self.keys = KeyCounters({"key": 0, "epoch": 0}, {"user_id": 0})
+
+    def key_counters(self):
+        return self.keys
 
 
 def read(stat_logger, name, **labels):
@@ -88,6 +93,18 @@ def test_what_the_mesh_counts():
     assert read(stat_logger, "roundhouse_mesh_lost_engines_total") == 2
     assert read(stat_logger, "roundhouse_mesh_lost_requests_total") == 6
     assert read(stat_logger, "roundhouse_mesh_refused_sessions_total") == 0
+
+
+def test_what_keys_kept_out():
+    client = MeshClient()
+    stat_logger = PrometheusStatLogger(client, model_name="tiny")
+    client.keys = KeyCounters({"key": 3, "epoch": 1}, {"user_id": 2}, 1, 1)
+    assert read(stat_logger, "roundhouse_mesh_refused_peers_total", reason="key") == 3
+    assert read(stat_logger, "roundhouse_mesh_refused_peers_total", reason="epoch") == 1
+    assert read(stat_logger, "roundhouse_mesh_refused_peers_total", reason="identity") == 0
+    assert read(stat_logger, "roundhouse_mesh_dropped_frames_total", reason="user_id") == 2
+    assert read(stat_logger, "roundhouse_mesh_key_reload_failures_total") == 1
+    assert read(stat_logger, "roundhouse_mesh_zap_restarts_total") == 1
 
 
 def test_what_resumptions_cost():

@@ -15,6 +15,7 @@ from roundhouse.protocol.session import (
     Connected,
     DeadlinePassed,
     Deliver,
+    Denied,
     Event,
     LinkSession,
     Open,
@@ -35,6 +36,7 @@ EVENTS: list[Event] = [
     Pinged(Ping("frontend-1", 0)),
     Requested(ABORT),
     Broken("cut"),
+    Denied("not allowed"),
     DeadlinePassed(),
 ]
 
@@ -139,3 +141,9 @@ def test_a_pause_of_the_process_restarts_the_deadline() -> None:
         session = session_in(state)
         session.restart_deadline(500.0)
         assert session.next_deadline() == 500.0 + wait_s
+
+
+def test_a_key_that_is_not_let_in_is_a_refusal() -> None:
+    session = session_in(SessionState.CONNECTING)
+    assert session.on(Denied("not allowed"), 101.0) == [Close("not allowed", was_open=False, was_refused=True)]
+    assert session.state is SessionState.REFUSED

@@ -70,6 +70,8 @@ def test_engines() -> None:
         "max_num_seqs": 64,
         "num_inflight": 4,
         "last_heard_s": 0.25,
+        "server_key": 0,
+        "num_sessions": 1,
     }
 
 

@@ -1,4 +1,4 @@
-"""Where a frontend may listen, and its private folder: whose it is, who holds it, and that it goes away."""
+"""The private folder of a frontend: whose it is, who holds it, and that it goes away."""
 
 import fcntl
 import stat
@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from roundhouse.protocol.errors import ConfigError
-from roundhouse.transport.address import parse_address
-from roundhouse.transport.frontend_link import FrontendLink, _check_reach, fresh_ipc_address
+from roundhouse.transport.frontend_link import FrontendLink, fresh_ipc_address
 
 
 @pytest.fixture
@@ -37,32 +36,6 @@ def test_a_fresh_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert [(each.parent, mode_of(each), list(each.iterdir())) for each in folders] == [(tmp_path, 0o700, [])] * 2
     FrontendLink(addresses[0]).close()
     assert list(tmp_path.iterdir()) == [folders[1]]
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "[::1]", "localhost"])
-def test_a_loopback_address_needs_no_permission(host: str) -> None:
-    _check_reach(parse_address(f"tcp://{host}:5570"), insecure_mesh=False)
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "[::]", "*"])
-def test_an_address_that_others_reach_needs_permission(host: str) -> None:
-    text = f"tcp://{host}:5570"
-    with pytest.raises(ConfigError) as raised:
-        FrontendLink(text)
-    assert raised.value.message == (
-        f"cannot listen on {text}: others could reach it, and the mesh asks for no key; "
-        "bind a loopback address or ipc, or allow it with --insecure-mesh"
-    )
-    _check_reach(parse_address(text), insecure_mesh=True)
-
-
-@pytest.mark.parametrize("insecure_mesh", [False, True])
-def test_a_name_is_nothing_to_listen_on(insecure_mesh: bool) -> None:
-    with pytest.raises(ConfigError) as raised:
-        FrontendLink("tcp://frontends:5570", insecure_mesh=insecure_mesh)
-    assert raised.value.message == (
-        "cannot listen on tcp://frontends:5570: a frontend binds an IP address, localhost or *"
-    )
 
 
 def test_the_folder_is_made_private_and_goes_with_its_link(folder: Path, link: FrontendLink) -> None:

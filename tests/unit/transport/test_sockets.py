@@ -9,6 +9,7 @@ import zmq
 
 from roundhouse.protocol.limits import MAX_BYTES_WAITING_PER_PEER, MAX_MESSAGE_BYTES
 from roundhouse.transport import sockets
+from roundhouse.transport.keys import Credential, new_pair
 
 EVERY_SOCKET = {
     zmq.LINGER: 0,
@@ -62,6 +63,25 @@ def test_every_option_is_set(kind: str, context: Remembering) -> None:
     assert socket.type == zmq_type
     assert {option: socket.getsockopt(option) for option in options} == options
     assert socket.copy_threshold == sockets.COPY_BELOW
+
+
+def test_keys_close_a_socket_for_whoever_zap_does_not_let_in(context: Remembering) -> None:
+    server, credential = new_pair(), Credential(1, new_pair().public, new_pair())
+    bound = [
+        sockets.bind_router(context, "inproc://router", server),
+        sockets.bind_pull(context, "inproc://pull", server),
+    ]
+    options: list[tuple[zmq.SocketOption, Any]] = [
+        (zmq.MECHANISM, zmq.CURVE),
+        (zmq.CURVE_SERVER, 1),
+        (zmq.ZAP_DOMAIN, b"roundhouse"),
+        (zmq.ZAP_ENFORCE_DOMAIN, 1),
+    ]
+    for socket in bound:
+        assert [socket.getsockopt(option) for option, _ in options] == [value for _, value in options]
+    for socket in (sockets.make_dealer(context, b"engine-0", credential), sockets.make_push(context, credential)):
+        options = [(zmq.MECHANISM, zmq.CURVE), (zmq.CURVE_SERVER, 0), (zmq.RECONNECT_IVL, -1)]
+        assert [socket.getsockopt(option) for option, _ in options] == [value for _, value in options]
 
 
 def test_what_waits_for_one_peer_as_copies_is_within_its_limit() -> None:
