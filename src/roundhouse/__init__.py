@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from roundhouse.offline.llm_engine import LLMEngine as LLMEngine
     from roundhouse.protocol.messages import PoolingParams as PoolingParams
     from roundhouse.protocol.sampling import SamplingParams as SamplingParams
+    from roundhouse.protocol.sampling import StructuredOutputsParams as StructuredOutputsParams
 
 __version__ = "0.1.0"
 
@@ -25,9 +26,19 @@ _HOMES = {
     "LLMEngine": "roundhouse.offline.llm_engine",
     "PoolingParams": "roundhouse.protocol.messages",
     "SamplingParams": "roundhouse.protocol.sampling",
+    "StructuredOutputsParams": "roundhouse.protocol.sampling",
 }
 
-__all__ = ["LLM", "AsyncLLM", "EngineArgs", "LLMEngine", "PoolingParams", "SamplingParams", "__version__"]
+__all__ = [
+    "LLM",
+    "AsyncLLM",
+    "EngineArgs",
+    "LLMEngine",
+    "PoolingParams",
+    "SamplingParams",
+    "StructuredOutputsParams",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -133,6 +133,29 @@ SAMPLED: dict[str, Any] = {"temperature": 1, "seed": 7, "top_p": 0.95}
 PENALTIES = {"presence_penalty": 0.6, "frequency_penalty": 0.4, "repetition_penalty": 1.1, "min_tokens": 40}
 
 
+GUIDED = completion(
+    "guided, seeded",
+    "Three towns as JSON:",
+    **SAMPLED,
+    ignore_eos=False,
+    response_format={
+        "type": "json_schema",
+        "json_schema": {
+            "schema": {
+                "type": "array",
+                "minItems": 3,
+                "maxItems": 3,
+                "items": {
+                    "type": "object",
+                    "properties": {"town": {"type": "string", "maxLength": 12}},
+                    "required": ["town"],
+                },
+            }
+        },
+    },
+)
+
+
 def every_kind(stop: str) -> list[Call]:
     return [
         GREEDY,
@@ -241,6 +264,24 @@ def test_killed_at_every_index(cluster: Cluster, client: httpx.Client) -> None:
     # Of 10 choices, two of which end at token 48; near the last token some have ended before the kill.
     assert resumes(cluster) - before > 9 * (NUM_TOKENS - 20)
     assert cluster.frontends[0].metrics()[LOST_REQUESTS] == 0
+
+
+def test_a_guided_stream_goes_on_where_its_grammar_was(cluster: Cluster, client: httpx.Client) -> None:
+    victim, survivor = cluster.engines
+    expected = run(client, cluster, [GUIDED])
+    before = resumes(cluster)
+    start_alone(cluster, victim)
+    streams = start(client, cluster, [GUIDED])
+    wait_until_placed(cluster, victim, streams)
+    indexes = (1, 6, 11)
+    for index in indexes:
+        survivor.start()
+        streams[0].wait_for_tokens(index, OVER_S)
+        victim.kill()
+        victim.wait()
+        victim, survivor = survivor, victim
+    assert_same(streams, expected, f"killed after tokens {indexes}")
+    assert resumes(cluster) - before == len(indexes)
 
 
 def test_sigterm_moves_fifty_streams_and_the_engine_leaves(cluster: Cluster, client: httpx.Client) -> None:

@@ -295,7 +295,7 @@ class TestBounds:
         "field",
         [
             b'"tool_choice": "none", "tools": [{"type": "function", "function": {"name": "f", "parameters": [%s]}}]',
-            b'"response_format": [%s]',
+            b'"structural_tag": [%s]',
             b'"chat_template_kwargs": {"a": [%s]}',
             b'"ignored": [%s]',
         ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from roundhouse.grammar.compiler import GrammarCompiler
 from roundhouse.models.causal_lm import CausalLM
 from roundhouse.protocol.sampling import SamplingParams
 from roundhouse.runner.attention_sdpa import SdpaBackend
@@ -136,11 +137,25 @@ class RunnerDriver:
 
 
 def make_runner(
-    model: CausalLM, *, num_blocks: int = 64, block_size: int = 4, sample: Sample = sample, **config: Any
+    model: CausalLM,
+    *,
+    num_blocks: int = 64,
+    block_size: int = 4,
+    sample: Sample = sample,
+    compiler: GrammarCompiler | None = None,
+    **config: Any,
 ) -> RunnerDriver:
     """A `ModelRunner` with the SDPA backend around `model`, and its driver."""
     store = KVStore(model.layers, num_blocks=num_blocks, block_size=block_size, dtype=model.dtype, device=model.device)
     backend = SdpaBackend(store, dtype=model.dtype, device=model.device)
     runner_config = RunnerConfig(Path("unused"), block_size=block_size, **{"max_num_seqs": 8, **config})
-    runner = ModelRunner(model, backend, store, runner_config, max_model_len=model.max_model_len, sample=sample)
+    runner = ModelRunner(
+        model,
+        backend,
+        store,
+        runner_config,
+        max_model_len=model.max_model_len,
+        sample=sample,
+        compiler=compiler,
+    )
     return RunnerDriver(runner, block_size=block_size, num_blocks=num_blocks)

@@ -71,6 +71,7 @@ class AsyncLLM:
         self._wall = wall
         self._random_bits = random_bits
         self._tokenize_threads = ThreadPoolExecutor(config.tokenize_threads, thread_name_prefix="tokenize")
+        self._grammar_threads = ThreadPoolExecutor(1, thread_name_prefix="grammar-check")
         self._output_handler: asyncio.Task[None] | None = None
         self._dead_error: RoundhouseError | None = None
         self._is_shut_down = False
@@ -191,6 +192,8 @@ class AsyncLLM:
         self.start()
         try:
             token_ids = await self._tokenize(parsed)
+            if parsed.has_grammar:
+                await self._check_grammar(parsed)
             children = self.input_processor.make_requests(
                 f"{request_id}-{self._random_bits(32):08x}",
                 parsed,
@@ -227,6 +230,7 @@ class AsyncLLM:
             self._output_handler.cancel()
         self._fail_all(ShuttingDown("the frontend shuts down"))
         self._tokenize_threads.shutdown(wait=False)
+        self._grammar_threads.shutdown(wait=False)
         self.client.shutdown()
 
     def _check_alive(self) -> None:
@@ -241,6 +245,15 @@ class AsyncLLM:
             return self.input_processor.tokenize(parsed)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._tokenize_threads, self.input_processor.tokenize, parsed)
+
+    async def _check_grammar(self, parsed: ParsedRequest) -> None:
+        """Nothing that cannot be compiled reaches an engine. On another thread: the library lets other threads run."""
+        loop = asyncio.get_running_loop()
+        check = loop.run_in_executor(self._grammar_threads, self.input_processor.check_grammar, parsed)
+        try:
+            await asyncio.wait_for(check, self._config.grammar_check_s)
+        except TimeoutError:
+            raise InvalidRequest("the grammar takes too long to compile", param="structured_outputs") from None
 
     async def _send(
         self, request_id: str, children: list[EngineCoreRequest], collector: RequestOutputCollector

@@ -14,6 +14,8 @@ import msgspec
 
 from roundhouse.frontend.faults import is_fault
 from roundhouse.frontend.parent_request import child_id
+from roundhouse.grammar.compiler import GrammarCompiler
+from roundhouse.grammar.vocabulary import build_vocabulary
 from roundhouse.model_store.errors import InvalidText
 from roundhouse.model_store.tokenizer import Tokenizer
 from roundhouse.protocol import limits
@@ -57,6 +59,10 @@ class ParsedRequest:
     def num_choices(self) -> int:
         return self.params.n if isinstance(self.params, SamplingParams) else 1
 
+    @property
+    def has_grammar(self) -> bool:
+        return isinstance(self.params, SamplingParams) and self.params.structured_outputs is not None
+
 
 class InputProcessor:
     """`random_bits(k)` gives k random bits, for requests without a seed. `pooling_tasks`: what the engines serve."""
@@ -67,6 +73,7 @@ class InputProcessor:
         self._tokenizer = tokenizer
         self._random_bits = random_bits
         self._pooling_tasks = pooling_tasks
+        self._grammars = GrammarCompiler(lambda: build_vocabulary(tokenizer, tokenizer.vocab_size))
         self._more_stop_token_ids = tokenizer.stop_token_ids - {tokenizer.eos_token_id}
 
     def parse(
@@ -93,6 +100,14 @@ class InputProcessor:
         if not content:
             raise InvalidRequest("the prompt is empty", param="prompt")
         return ParsedRequest(text, token_ids, params, cache_salt, add_special_tokens)
+
+    def check_grammar(self, parsed: ParsedRequest) -> None:
+        """Compiles the grammar of a request that `has_grammar`; an engine does so again. Thread-safe.
+
+        Raises `InvalidRequest`, and `ModelError` when the model's vocabulary does not do for grammars.
+        """
+        if isinstance(parsed.params, SamplingParams) and parsed.params.structured_outputs is not None:
+            self._grammars.compile(parsed.params.structured_outputs)
 
     def tokenize(self, parsed: ParsedRequest) -> list[int]:
         """The prompt's token ids. Thread-safe.

@@ -89,6 +89,7 @@ class LLMEngine:
         if lora_request is not None:
             raise InvalidRequest("this model is run without adapters", param="lora_request")
         parsed = self._input_processor.parse(prompt, params, tokenization_kwargs, self.max_model_len)
+        self._input_processor.check_grammar(parsed)
         reservation = self._output_processor.reserve(request_id, output_kind, parsed.num_choices)
         try:
             children = self._input_processor.make_requests(

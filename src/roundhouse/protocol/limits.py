@@ -42,6 +42,22 @@ MAX_STOP_TOKEN_IDS = 128
 MAX_LOGPROBS = 20
 MAX_LOGIT_BIAS = 1024
 MAX_ALLOWED_TOKEN_IDS = 2**18
+MAX_SCHEMA_BYTES = 64 * 2**10
+"""Of a JSON Schema that an answer has to satisfy."""
+
+MAX_GRAMMAR_BYTES = 16 * 2**10
+"""Of a context-free grammar."""
+
+MAX_REGEX_BYTES = 4 * 2**10
+"""Of a regular expression, in a schema as well."""
+
+MAX_GUIDED_CHOICES = 1024
+MAX_GUIDED_CHOICES_BYTES = 64 * 2**10
+"""Of the texts that an answer may be: how many, and all together."""
+
+MAX_SCHEMA_PATTERNS = 64
+"""Regular expressions in one schema; the library compares those of patternProperties each with each."""
+
 MAX_DETOKENIZED_CONTEXTS = 4
 """A /detokenize takes this × the model's context tokens."""
 

@@ -32,6 +32,45 @@ class FinishReason(IntEnum):
         return self.name.lower()
 
 
+class StructuredOutputsParams(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
+    """What the answer has to be, one of: JSON that satisfies a schema, a match of a regular expression, one of some
+    texts, a sentence of a grammar (Lark, or GBNF and other EBNF), any JSON object. The names are vLLM's.
+
+    json: the schema as JSON text; a mapping is taken as well and becomes one.
+    """
+
+    json: str | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(cast("object", self.json), dict):
+            msgspec.structs.force_setattr(self, "json", msgspec.json.encode(self.json).decode())
+
+    def verify(self) -> None:
+        """Raises `InvalidRequest`. Whether there is such a grammar is not known before it is compiled."""
+        given = [name for name in ("json", "regex", "choice", "grammar") if getattr(self, name) is not None]
+        if len(given) + self.json_object != 1:
+            raise _structured("takes exactly one of json, regex, choice, grammar and json_object")
+        for name, most in (
+            ("json", limits.MAX_SCHEMA_BYTES),
+            ("regex", limits.MAX_REGEX_BYTES),
+            ("grammar", limits.MAX_GRAMMAR_BYTES),
+        ):
+            text = getattr(self, name)
+            if text is not None and not 0 < _num_bytes(text) <= most:
+                raise _structured(f"{name} has 1 to {most} bytes")
+        if self.choice is not None:
+            if not 0 < len(self.choice) <= limits.MAX_GUIDED_CHOICES:
+                raise _structured(f"choice holds 1 to {limits.MAX_GUIDED_CHOICES} texts")
+            if not all(self.choice) or sum(map(_num_bytes, self.choice)) > limits.MAX_GUIDED_CHOICES_BYTES:
+                raise _structured(
+                    f"the texts of choice are not empty and have {limits.MAX_GUIDED_CHOICES_BYTES} bytes at most"
+                )
+
+
 class SamplingParams(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     """Sampling parameters of one request. Fields are only ever appended, each with a default.
 
@@ -62,6 +101,7 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_
     detokenize: bool = True
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
+    structured_outputs: StructuredOutputsParams | None = None
 
     def __post_init__(self) -> None:
         """Takes what people write for a list: one stop string, or None for nothing."""
@@ -85,6 +125,8 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_
         for check in (self._verify_types, self._verify_numbers, self._verify_lengths, self._verify_stops):
             check()
         self._verify_token_ids(limits.MAX_TOKEN_ID + 1 if vocab_size is None else vocab_size)
+        if self.structured_outputs is not None:
+            self.structured_outputs.verify()
 
     def _verify_types(self) -> None:
         """A program may put anything into a field; what came by wire has the right types already."""
@@ -158,6 +200,17 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_
             if not 0 < len(self.allowed_token_ids) <= limits.MAX_ALLOWED_TOKEN_IDS:
                 raise InvalidRequest("allowed_token_ids may not be empty or huge", param="allowed_token_ids")
             _ids("allowed_token_ids", self.allowed_token_ids, vocab_size)
+
+
+def _structured(what: str) -> InvalidRequest:
+    return InvalidRequest(f"structured_outputs: {what}", param="structured_outputs")
+
+
+def _num_bytes(text: str) -> int:
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        raise _structured("a text holds half of a surrogate pair, which is no character") from None
 
 
 def _finite(name: str, value: float) -> bool:

@@ -12,11 +12,13 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from roundhouse.grammar.compiler import GrammarCompiler
 from roundhouse.models.attention import StepAttention
-from roundhouse.protocol.errors import InvalidRequest
+from roundhouse.protocol.errors import RoundhouseError
 from roundhouse.protocol.messages import LogprobsLists, PromptLogprobs
 from roundhouse.runner.attention import AttentionBackend
 from roundhouse.runner.config import RunnerConfig
+from roundhouse.runner.guided_rows import GRAMMAR_FAILED, NO_MASKS, GuidedRows
 from roundhouse.runner.input_batch import InputBatch, StepInput
 from roundhouse.runner.kv_store import KVStore
 from roundhouse.runner.prompt_logprobs import PromptLogprobsRow
@@ -60,6 +62,7 @@ class ModelRunner:
         config: RunnerConfig,
         *,
         max_model_len: int,
+        compiler: GrammarCompiler | None = None,
         sample: Sample = sample,
     ) -> None:
         self._model = model
@@ -72,6 +75,7 @@ class ModelRunner:
             max_num_seqs=config.max_num_seqs, max_model_len=max_model_len, block_size=config.block_size
         )
         self._params = SamplingRows(max_num_seqs=config.max_num_seqs, vocab_size=self._vocab_size, device=self._device)
+        self._guided = GuidedRows(compiler, vocab_size=self._vocab_size, device=self._device)
         self._prompt_logprobs: dict[int, PromptLogprobsRow] = {}
         self._refused: dict[str, str] = {}
 
@@ -92,6 +96,7 @@ class ModelRunner:
         freed, added = self._batch.apply(plan)
         for row in freed:
             self._params.remove(row)
+            self._guided.remove(row)
             self._prompt_logprobs.pop(row, None)
         for request_id in plan.finished:
             self._refused.pop(request_id, None)
@@ -101,7 +106,8 @@ class ModelRunner:
     def _add_params(self, row: int, request: NewRequest) -> None:
         try:
             self._params.add(row, request)
-        except InvalidRequest as error:
+            self._guided.add(row, request)
+        except RoundhouseError as error:
             self._refused[request.request_id] = error.message
         except Exception:
             logger.exception("the sampler cannot take a request's parameters", extra={"request_id": request.request_id})
@@ -130,18 +136,29 @@ class ModelRunner:
         rows = step.rows[step.sampling]
         request_ids = [step.request_ids[place] for place in step.sampling.tolist()]
         num_outputs = self._batch.num_tokens[rows] - self._batch.num_prompt_tokens[rows]
+        if self._guided:
+            self._params.masks = self._guided.compute_masks(rows.tolist())
+            for place in np.flatnonzero(np.isin(rows, self._params.masks.failed)).tolist():
+                failed.setdefault(request_ids[place], GRAMMAR_FAILED)
         sampled = self._sample_all(step, logits, rows, request_ids, num_outputs, failed)
         if failed or not sampled.is_valid.all():
             rows, request_ids, sampled = self._drop_failed(rows, request_ids, sampled, failed)
         self._batch.append_tokens(rows, sampled.token_ids)
         self._params.append_tokens(rows, sampled.token_ids)
         token_ids = sampled.token_ids.tolist()
+        ended = self._end_grammars(rows.tolist(), request_ids, token_ids) if self._guided else []
         return ModelRunnerOutput(
             sampled_token_ids={key: [token_id] for key, token_id in zip(request_ids, token_ids, strict=True)},
             logprobs={request_ids[place]: lists for place, lists in sampled.logprobs.items()},
             prompt_logprobs={key: rows for key, rows in prompt_logprobs.items() if key not in failed},
             failed=failed,
+            ended=ended,
         )
+
+    def _end_grammars(self, rows: list[int], request_ids: list[str], token_ids: list[int]) -> list[str]:
+        self._params.masks = NO_MASKS
+        ended = self._guided.append_tokens(rows, token_ids)
+        return [request_id for row, request_id in zip(rows, request_ids, strict=True) if row in ended]
 
     def _sample_all(
         self,

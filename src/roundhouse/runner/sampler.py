@@ -1,4 +1,6 @@
-"""Logits [num_reqs, vocab] → token ids. The order: what is allowed, min_tokens, bias, penalties; then the choice.
+"""Logits [num_reqs, vocab] → token ids. The order: grammar, what is allowed, min_tokens, bias, penalties; the choice.
+
+Log probabilities are of the logits behind the grammar and before the rest, as people know it from vLLM.
 
 Every row's token depends on its own logits, parameters and counters alone, never on who shares its batch.
 """
@@ -11,6 +13,7 @@ import numpy as np
 import torch
 
 from roundhouse.protocol.messages import LogprobsLists
+from roundhouse.runner.guided_rows import Masks
 from roundhouse.runner.logprobs import compute_logprobs
 from roundhouse.runner.penalties import apply_penalties
 from roundhouse.runner.random_choice import draw_tokens
@@ -33,6 +36,8 @@ def sample(logits: torch.Tensor, rows: np.ndarray, num_outputs: np.ndarray, para
     if params.is_plain[rows].all():
         return SamplerOutput(*_argmax(logits), logprobs={})
     has_logprobs = params.has_logprobs[rows]
+    if params.masks.forbidden:
+        _forbid(logits, rows, params.masks)
     processed = logits
     is_edited = params.is_edited[rows]
     if is_edited.any():
@@ -43,13 +48,21 @@ def sample(logits: torch.Tensor, rows: np.ndarray, num_outputs: np.ndarray, para
     return SamplerOutput(token_ids, is_valid, logprobs)
 
 
+def _forbid(logits: torch.Tensor, rows: np.ndarray, masks: Masks) -> None:
+    for place, row in enumerate(rows.tolist()):
+        if row in masks.forbidden:
+            logits[place].masked_fill_(masks.forbidden[row], float("-inf"))
+
+
 def _edit(
     logits: torch.Tensor, places: np.ndarray, rows: np.ndarray, num_outputs: np.ndarray, params: SamplingRows
 ) -> None:
     penalized = [place for place in places.tolist() if int(rows[place]) in params.seen]
     for place in places.tolist():
-        edits = params.edits.get(int(rows[place]))
-        if edits is not None:
+        row = int(rows[place])
+        edits = params.edits.get(row)
+        # Where a grammar is over its end is all that may come, min_tokens or not.
+        if edits is not None and row not in params.masks.at_end:
             edits.apply(logits[place], int(num_outputs[place]))
     if penalized:
         apply_penalties(logits, penalized, [params.seen[int(rows[place])] for place in penalized])

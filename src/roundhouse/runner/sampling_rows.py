@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from roundhouse.protocol.sampling import SMALLEST_TEMPERATURE
+from roundhouse.runner.guided_rows import NO_MASKS
 from roundhouse.runner.logit_edits import LogitEdits, has_logit_edits
 from roundhouse.runner.penalties import SeenTokens
 from roundhouse.scheduler.step import NewRequest
@@ -39,7 +40,10 @@ class Draw:
 
 
 class SamplingRows:
-    """is_greedy, is_edited, num_logprobs and has_logprobs: [max_num_seqs], by row; the rest is behind `draw`."""
+    """is_greedy, is_edited, num_logprobs and has_logprobs: [max_num_seqs], by row; the rest is behind `draw`.
+
+    masks: of the rows with a grammar that sample in this step.
+    """
 
     def __init__(self, *, max_num_seqs: int, vocab_size: int, device: torch.device) -> None:
         self._vocab_size = vocab_size
@@ -57,6 +61,7 @@ class SamplingRows:
         self._child_indices = np.zeros(max_num_seqs, dtype=np.int64)
         self.edits: dict[int, LogitEdits] = {}
         self.seen: dict[int, SeenTokens] = {}
+        self.masks = NO_MASKS
 
     def add(self, row: int, request: NewRequest) -> None:
         """Raises `InvalidRequest` when a parameter names a token outside the vocabulary; then the row is not usable."""
@@ -71,7 +76,12 @@ class SamplingRows:
         self.is_greedy[row] = params.is_greedy
         self.has_logprobs[row] = params.logprobs is not None
         self.num_logprobs[row] = params.logprobs or 0
-        self.is_plain[row] = params.is_greedy and not self.is_edited[row] and params.logprobs is None
+        self.is_plain[row] = (
+            params.is_greedy
+            and not self.is_edited[row]
+            and params.logprobs is None
+            and params.structured_outputs is None
+        )
         self._temperature[row] = max(params.temperature, SMALLEST_TEMPERATURE)
         self._top_k[row] = params.top_k if 0 < params.top_k < self._vocab_size else self._vocab_size
         self._top_p[row] = params.top_p

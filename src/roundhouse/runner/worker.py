@@ -6,6 +6,9 @@ import logging
 
 import torch
 
+from roundhouse.grammar.compiler import GrammarCompiler
+from roundhouse.grammar.vocabulary import build_vocabulary
+from roundhouse.model_store.tokenizer import load_tokenizer
 from roundhouse.models.causal_lm import CausalLM
 from roundhouse.models.determinism import deterministic_threads, refuse_not_deterministic
 from roundhouse.models.dtype import choose_dtype, cpu_has_bfloat16
@@ -141,7 +144,8 @@ class Worker:
         return self._runner.execute_model(plan)
 
     def _make_runner(self, model: Model, backend: AttentionBackend, store: KVStore) -> ModelRunner:
-        return ModelRunner(model, backend, store, self._config, max_model_len=self.max_model_len)
+        compiler = GrammarCompiler(lambda: build_vocabulary(load_tokenizer(self._config.model_path), self.vocab_size))
+        return ModelRunner(model, backend, store, self._config, max_model_len=self.max_model_len, compiler=compiler)
 
     def _choose_backend(self, store: KVStore) -> AttentionBackend:
         model = self.model

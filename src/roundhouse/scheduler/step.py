@@ -63,9 +63,11 @@ class ModelRunnerOutput:
     logprobs: of those that asked; one row per sampled token. prompt_logprobs: of those that asked, once, in the step
     that completes the prompt, all rows of all its chunks together.
     failed: requests whose own parameters broke the sampler, with a sentence each; they have no token in this step.
+    ended: requests with a grammar whose token of this step is an end of sequence: nothing may follow it.
     """
 
     sampled_token_ids: dict[str, list[int]]
     logprobs: dict[str, LogprobsLists] = field(default_factory=dict[str, LogprobsLists])
     prompt_logprobs: dict[str, PromptLogprobs] = field(default_factory=dict[str, PromptLogprobs])
     failed: dict[str, str] = field(default_factory=dict[str, str])
+    ended: list[str] = field(default_factory=list[str])

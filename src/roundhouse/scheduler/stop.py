@@ -16,7 +16,7 @@ class EndOfRequest:
     stop_reason: int | None = None
 
 
-_END_OF_SEQUENCE = EndOfRequest(FinishReason.STOP)
+END_OF_SEQUENCE = EndOfRequest(FinishReason.STOP)
 _LENGTH = EndOfRequest(FinishReason.LENGTH)
 
 
@@ -29,7 +29,7 @@ def find_end(request: Request, max_model_len: int) -> EndOfRequest | None:
     params = request.sampling_params
     if token_id in request.stop_token_ids and request.num_output_tokens >= params.min_tokens:
         if token_id == request.eos_token_id and not params.ignore_eos:
-            return _END_OF_SEQUENCE
+            return END_OF_SEQUENCE
         return EndOfRequest(FinishReason.STOP, stop_reason=token_id)
     if request.num_tokens >= max_model_len:
         return _LENGTH

@@ -8,7 +8,7 @@ from roundhouse.protocol.sampling import FinishReason
 from roundhouse.scheduler.outputs import make_output
 from roundhouse.scheduler.request import Request
 from roundhouse.scheduler.step import ModelRunnerOutput
-from roundhouse.scheduler.stop import EndOfRequest, find_end
+from roundhouse.scheduler.stop import END_OF_SEQUENCE, EndOfRequest, find_end
 
 
 def advance_request(
@@ -32,6 +32,8 @@ def advance_request(
         return make_output(request, [], finish_reason=FinishReason.ERROR, error=error)
     is_first = request.num_output_tokens == 0
     new_token_ids, end = _append_tokens(request, sampled, max_model_len)
+    if end is None and request_id in result.ended:
+        end = END_OF_SEQUENCE
     return make_output(
         request,
         new_token_ids,

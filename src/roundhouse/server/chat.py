@@ -20,6 +20,7 @@ from roundhouse.server.params import check_envelope, check_num_choices, make_sam
 from roundhouse.server.request_id import adopt_request_id
 from roundhouse.server.schema import ChatCompletionBody, StreamOptions
 from roundhouse.server.state import ServerSettings, ServerState
+from roundhouse.server.structured_outputs import field_of
 from roundhouse.server.unserved import UNSERVED_CHAT, UnservedFields
 
 _decoder = msgspec.json.Decoder(ChatCompletionBody)
@@ -68,7 +69,7 @@ async def check_chat(
         include_usage=bool(options.include_usage),
         continuous_usage=bool(options.include_usage and options.continuous_usage_stats),
         return_token_ids=bool(body.return_token_ids),
-        field_names={"prompt": "messages"}
+        field_names={"prompt": "messages", "structured_outputs": field_of(body) or "structured_outputs"}
         | ({} if body.max_completion_tokens is None else {"max_tokens": "max_completion_tokens"}),
     )
 

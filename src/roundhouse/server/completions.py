@@ -22,6 +22,7 @@ from roundhouse.server.params import check_envelope, check_num_choices, make_sam
 from roundhouse.server.request_id import adopt_request_id
 from roundhouse.server.schema import CompletionBody, StreamOptions
 from roundhouse.server.state import ServerSettings, ServerState
+from roundhouse.server.structured_outputs import field_of
 from roundhouse.server.unserved import UNSERVED_COMPLETION, UnservedFields
 
 DEFAULT_MAX_TOKENS = 16
@@ -82,6 +83,7 @@ def check_completion(
         include_usage=bool(options.include_usage),
         continuous_usage=bool(options.include_usage and options.continuous_usage_stats),
         return_token_ids=bool(body.return_token_ids),
+        field_names={"structured_outputs": field_of(body) or "structured_outputs"},
     )
 
 

@@ -9,6 +9,7 @@ from roundhouse.protocol import limits
 from roundhouse.protocol.errors import InvalidRequest
 from roundhouse.protocol.sampling import SamplingParams
 from roundhouse.server.schema import GenerationBody
+from roundhouse.server.structured_outputs import make_structured_outputs
 
 T = TypeVar("T")
 
@@ -48,6 +49,7 @@ def make_sampling_params(
         allowed_token_ids=body.allowed_token_ids,
         skip_special_tokens=_or(body.skip_special_tokens, True),
         spaces_between_special_tokens=_or(body.spaces_between_special_tokens, True),
+        structured_outputs=make_structured_outputs(body),
     )
     params.verify(vocab_size=vocab_size)
     return params

@@ -16,6 +16,7 @@ from msgspec import Meta
 from roundhouse.protocol import limits
 
 RawObject: TypeAlias = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "object"})]
+RawSchema: TypeAlias = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": ["object", "string"]})]
 RawToolChoice: TypeAlias = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": ["string", "object"]})]
 RawPrompt: TypeAlias = Annotated[
     msgspec.Raw,
@@ -69,6 +70,12 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     priority: int | None = None
     request_id: str | None = None
     cache_salt: str | None = None
+    response_format: RawObject = msgspec.field(default_factory=msgspec.Raw)
+    structured_outputs: RawObject = msgspec.field(default_factory=msgspec.Raw)  # + and its older names
+    guided_json: RawSchema = msgspec.field(default_factory=msgspec.Raw)
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
 
 
 class CompletionBody(GenerationBody, kw_only=True):

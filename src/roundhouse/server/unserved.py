@@ -18,12 +18,6 @@ MAX_OFF_VALUE_BYTES = 64
 """A longer value means something; it is not even read."""
 
 UNSERVED: dict[str, tuple[Any, ...]] = {
-    "response_format": ({"type": "text"},),
-    "structured_outputs": ({},),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
     "structural_tag": (),
     "best_of": (1,),
     "use_beam_search": (False,),

@@ -12,9 +12,11 @@ import numpy as np
 
 from roundhouse.protocol import messages as m
 from roundhouse.protocol.frames import ENGINE_TYPES, FRONTEND_TYPES, FrameEncoder
-from roundhouse.protocol.sampling import FinishReason, SamplingParams
+from roundhouse.protocol.sampling import FinishReason, SamplingParams, StructuredOutputsParams
 
 FOLDER = Path(__file__).parent / "v1"
+OLDER = Path(__file__).parent / "v1_older"
+"""Messages as they were written before a struct in them got another field: nobody writes them now, all read them."""
 
 STATS = m.SchedulerStats(3, 2, 0.25, 1000, 64, 500, 400, 7, 9000, 8000)
 """Every number differs, so that two fields that changed places show."""
@@ -64,6 +66,16 @@ FRONTEND_MESSAGES = {
         data_parallel_rank=4,
         current_wave=5,
         trace_headers={"traceparent": "00-1"},
+    ),
+    "add_guided": m.EngineCoreRequest(
+        "r",
+        [1],
+        SamplingParams(
+            structured_outputs=StructuredOutputsParams(
+                json='{"type":"object"}', regex="[0-9]+", choice=["ja", "nein"], grammar='start: "a"', json_object=True
+            )
+        ),
+        0.5,
     ),
     "add_least": m.EngineCoreRequest("r", [], None, 0.0),
     "abort": m.AbortRequests(["a", "b"]),
@@ -135,9 +147,9 @@ def encode(name: str) -> list[bytes]:
     return [bytes(frame) for frame in FrameEncoder(ENGINE_TYPES).encode(ENGINE_MESSAGES[name])]
 
 
-def read_golden(name: str) -> list[bytes]:
+def read_golden(name: str, folder: Path = FOLDER) -> list[bytes]:
     """One line of hex for each frame."""
-    return [bytes.fromhex(line) for line in (FOLDER / f"{name}.hex").read_text().splitlines()]
+    return [bytes.fromhex(line) for line in (folder / f"{name}.hex").read_text().splitlines()]
 
 
 def main() -> None:

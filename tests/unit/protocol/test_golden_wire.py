@@ -1,6 +1,8 @@
 """The bytes of protocol version 1. A failure here means that peers of two releases no longer understand each other: a
 new field goes to the end of its struct, with a default, and the files stay as they are."""
 
+from pathlib import Path
+
 import msgspec
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ import pytest
 from roundhouse.protocol import messages as m
 from roundhouse.protocol.errors import MalformedFrame
 from roundhouse.protocol.frames import ENGINE_TYPES, FRONTEND_TYPES, FrameDecoder
-from tests.golden.wire.samples import ENGINE_MESSAGES, FOLDER, FRONTEND_MESSAGES, encode, read_golden
+from tests.golden.wire.samples import ENGINE_MESSAGES, FOLDER, FRONTEND_MESSAGES, OLDER, encode, read_golden
 
 NAMES = [*FRONTEND_MESSAGES, *ENGINE_MESSAGES]
 
@@ -37,6 +39,12 @@ def test_the_bytes_are_the_golden_ones(name: str) -> None:
 def test_the_golden_bytes_are_understood(name: str) -> None:
     expected = (FRONTEND_MESSAGES | ENGINE_MESSAGES)[name]
     assert plain(decoder_of(name).decode(read_golden(name))) == plain(expected)
+
+
+@pytest.mark.parametrize("path", sorted(OLDER.iterdir()), ids=lambda path: path.stem)
+def test_what_was_written_before_a_field_was_appended_is_understood(path: Path) -> None:
+    name = path.stem.split("-")[0]
+    assert plain(decoder_of(name).decode(read_golden(path.stem, OLDER))) == plain(FRONTEND_MESSAGES[name])
 
 
 def test_every_kind_of_message_has_golden_bytes() -> None:

@@ -262,9 +262,9 @@ REFUSED: list[tuple[str, dict[str, Any], str | None]] = [
     ),
     ("tool_choice without tools", {"tool_choice": "auto"}, "tool_choice"),
     ("a tool of another type", {"tools": [{"type": "mcp", "function": {"name": "f"}}]}, "tools[0].type"),
-    ("response_format json_object", {"response_format": {"type": "json_object"}}, "response_format"),
-    ("response_format json_schema", {"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
-    ("guided_json", {"guided_json": {}}, "guided_json"),
+    ("response_format of no known type", {"response_format": {"type": "xml"}}, "response_format.type"),
+    ("guided_regex and guided_choice", {"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice"),
+    ("structural_tag", {"structural_tag": {}}, "structural_tag"),
     ("chat_template", {"chat_template": "{{ messages }}"}, "chat_template"),
     ("a kwarg the template lacks", {"chat_template_kwargs": {"tokenize": True}}, "chat_template_kwargs"),
     ("a template in the kwargs", {"chat_template_kwargs": {"chat_template": "x"}}, "chat_template_kwargs"),
@@ -306,7 +306,7 @@ REFUSED: list[tuple[str, dict[str, Any], str | None]] = [
         {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[" * 20_000}}]}]},
         "messages",
     ),
-    ("a large unserved field", {"response_format": [[]] * 1000}, "response_format"),
+    ("a large unserved field", {"structural_tag": [[]] * 1000}, "structural_tag"),
 ]
 
 

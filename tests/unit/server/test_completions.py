@@ -88,7 +88,7 @@ REFUSED: list[tuple[str, dict[str, Any], str | None]] = [
     ("suffix", {"prompt": "a", "suffix": "b"}, "suffix"),
     ("prompt_embeds", {"prompt": "a", "prompt_embeds": "AAAA"}, "prompt_embeds"),
     ("echo a text", {"prompt": "a", "echo": "yes"}, "echo"),
-    ("response_format", {"prompt": "a", "response_format": {"type": "json_object"}}, "response_format"),
+    ("response_format", {"prompt": "a", "response_format": {"type": "json_schema"}}, "response_format.json_schema"),
 ]
 
 
