@@ -10,6 +10,7 @@ nothing.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -52,7 +53,7 @@ def measure(folder: Path, dtype: str, client: Path) -> dict[str, float]:
     values: dict[str, float] = {}
     logs = client.parent / "resume"
     logs.mkdir(exist_ok=True)
-    arguments = ("--dtype", dtype, "--max-num-seqs", str(MAX_NUM_SEQS))
+    arguments = ("--dtype", dtype, "--max-num-seqs", str(MAX_NUM_SEQS), "--threads", str(_threads_each()))
     with Cluster(logs, str(folder), engine_arguments=arguments) as cluster:
         for num_streams in STREAMS:
             start_what_is_down(cluster)
@@ -61,6 +62,11 @@ def measure(folder: Path, dtype: str, client: Path) -> dict[str, float]:
             values[LONGEST[num_streams].name] = longest_s
             values[PROMISED[num_streams].name] = PROMISED_S + replayed / rate * PROMISED_FACTOR
     return values
+
+
+def _threads_each() -> int:
+    """Of the two engines, which share the machine's cores: more would have them wait for each other's threads."""
+    return max(1, len(os.sched_getaffinity(0)) // 2)
 
 
 def _prefill_rate(cluster: Cluster, words: list[int], num_streams: int) -> float:
