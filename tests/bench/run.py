@@ -15,7 +15,7 @@ from rich.console import Console
 from roundhouse.model_store import resolve_model
 from tests.bench import parts, resume_gap
 from tests.bench.campaign import Campaign, tell
-from tests.bench.contestants import DTYPE, gather
+from tests.bench.contestants import dtype_here, gather
 from tests.bench.errors import BenchError
 from tests.bench.load_client import build_client
 from tests.bench.machine import commit_facts, load_average, machine_facts
@@ -74,6 +74,7 @@ def measure(options: argparse.Namespace) -> list[Row]:
     model = resolve_model(MODEL).path
     tiny = make_tiny_model(build / "tiny-model", model)
     field = gather(BUILD, model, tiny.absolute(), with_peers=options.peers)
+    dtype = dtype_here()
     campaign = Campaign(build, client, word_ids(model), pattern=options.rows)
     for name, error in field.errors.items():
         campaign.fail(name, PEER_FIGURES, error)
@@ -81,8 +82,8 @@ def measure(options: argparse.Namespace) -> list[Row]:
         tell(f"run {number} of {options.runs}")
         for contestant in field.model:
             campaign.serve(contestant, MODEL_STAGES, group="model", with_process=True)
-        campaign.run_part("offline", "tests.bench.offline", [str(model), DTYPE], [OFFLINE])
-        arguments = [str(model), DTYPE, str(client.absolute())]
+        campaign.run_part("offline", "tests.bench.offline", [str(model), dtype], [OFFLINE])
+        arguments = [str(model), dtype, str(client.absolute())]
         campaign.run_part("resume gap", "tests.bench.resume_gap", arguments, resume_gap.FIGURES)
         for contestant in field.tiny:
             campaign.serve(contestant, CEILING_STAGES, group="tiny", with_process=False)
