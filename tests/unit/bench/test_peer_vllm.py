@@ -9,14 +9,14 @@ INSTALLED = Path("/b/peers/vllm")
 
 
 def test_command() -> None:
-    made = server(INSTALLED, Path("/models/smollm2-v1"), 8123, max_num_seqs=32)
+    made = server(INSTALLED, Path("/models/smollm2-v1"), 8123, dtype="bfloat16", max_num_seqs=32)
     assert " ".join(made.command) == (
         "/b/peers/vllm/env/bin/python -m vllm.entrypoints.openai.api_server "
         "--model /models/smollm2-v1 --served-model-name smollm2-v1 "
         "--host 127.0.0.1 --port 8123 --dtype bfloat16 --max-model-len 2048 --max-num-seqs 32 "
         "--enable-prefix-caching --generation-config vllm --disable-log-stats --disable-uvicorn-access-log"
     )
-    assert (made.name, made.precision, made.model, made.port) == ("vllm-cpu", "bf16", "smollm2-v1", 8123)
+    assert (made.name, made.precision, made.model, made.port) == ("vllm-cpu", "bfloat16", "smollm2-v1", 8123)
     assert made.extra_body == {"ignore_eos": True}
 
 
