@@ -7,6 +7,7 @@ MODEL ?= smollm2
 ENGINES ?= 1
 MINUTES ?= 20
 PEERS ?=
+CURVE ?=
 ROWS ?=
 RUNS ?= 3
 IMAGE ?= roundhouse
@@ -42,8 +43,8 @@ bench: venv-dev ## Measure everything: one table and build/bench.json; PEERS=1 a
 soak: venv-dev ## Load a server for MINUTES=20 with clients of every manner, and check that nothing is left of them
 	$(BIN)/python -m tests.soak.run --minutes '$(MINUTES)' --engines '$(ENGINES)' --model '$(MODEL)'
 
-chaos: venv-dev ## Kill, freeze, cut and restart engines and frontends under load for MINUTES=20, and check that no stream notices
-	$(BIN)/python -m tests.chaos.run --minutes '$(MINUTES)'
+chaos: venv-dev ## Kill, freeze, cut and restart engines and frontends under load for MINUTES=20, and check that no stream notices; CURVE=1 changes keys too
+	$(BIN)/python -m tests.chaos.run --minutes '$(MINUTES)' $(if $(filter 1,$(CURVE)),--curve)
 
 fuzz: venv-dev ## Feed every decoder inputs made to break it for MINUTES=10; what breaks one is kept in build/fuzz
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || \

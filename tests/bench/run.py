@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from roundhouse.model_store import resolve_model
-from tests.bench import parts, resume_gap
+from tests.bench import encryption, parts, resume_gap
 from tests.bench.campaign import Campaign, tell
 from tests.bench.contestants import dtype_here, gather
 from tests.bench.errors import BenchError
@@ -34,7 +34,14 @@ MODEL_FIGURES = [*figures_of(MODEL_STAGES), READY, *PEAK_RSS.values()]
 PEER_FIGURES = [*figures_of([stage for stage in MODEL_STAGES if not stage.for_ours_alone]), READY, TOTAL_PEAK_RSS]
 CEILING_FIGURES = figures_of(CEILING_STAGES)
 PART_FIGURES = [figure for figures in parts.FIGURES.values() for figure in figures]
-FIGURES: list[Figure] = [*MODEL_FIGURES, OFFLINE, *resume_gap.FIGURES, *CEILING_FIGURES, *PART_FIGURES]
+FIGURES: list[Figure] = [
+    *MODEL_FIGURES,
+    OFFLINE,
+    *resume_gap.FIGURES,
+    *CEILING_FIGURES,
+    *encryption.FIGURES,
+    *PART_FIGURES,
+]
 """In the order of the table."""
 
 
@@ -87,6 +94,8 @@ def measure(options: argparse.Namespace) -> list[Row]:
         campaign.run_part("resume gap", "tests.bench.resume_gap", arguments, resume_gap.FIGURES)
         for contestant in field.tiny:
             campaign.serve(contestant, CEILING_STAGES, group="tiny", with_process=False)
+        arguments = [str(tiny), DTYPE, str(client.absolute())]
+        campaign.run_part("encryption", "tests.bench.encryption", arguments, encryption.FIGURES)
         for part, figures in parts.FIGURES.items():
             campaign.run_part(f"{part} alone", "tests.bench.parts", [part], figures)
     return campaign.rows(FIGURES)

@@ -6,6 +6,7 @@ of failovers leave in a process can be seen; all else happens to engine 0 too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
@@ -28,10 +29,21 @@ class Kind(StrEnum):
     DELAY = "connection slow"
     BLIP = "messages lost"
     FRONTEND = "frontend restart"
+    ROTATE_SERVER = "frontends' key rotated"
+    RETIRE_SERVER = "frontends' old key retired"
+    ROTATE_ENGINE = "engine's key rotated"
+    RETIRE_ENGINE = "engine's old key retired"
+    REVOKE = "engine's key revoked, a new one granted"
+    BROKEN_LIST = "allow-list broken"
 
 
 ENDS_THE_PROCESS = frozenset({Kind.KILL, Kind.TERM})
 ON_A_LINK = frozenset({Kind.CUT, Kind.SILENCE, Kind.DELAY, Kind.BLIP})
+CHANGES_KEYS = frozenset({Kind.ROTATE_SERVER, Kind.RETIRE_SERVER, Kind.ROTATE_ENGINE, Kind.RETIRE_ENGINE})
+"""Without harm to anybody."""
+
+ON_KEYS = CHANGES_KEYS | {Kind.REVOKE, Kind.BROKEN_LIST}
+"""`key_plan` draws them."""
 
 _SECONDS: dict[Kind, tuple[float, float]] = {
     Kind.KILL: (0.0, 4.0),
@@ -45,7 +57,7 @@ _SECONDS: dict[Kind, tuple[float, float]] = {
 }
 """How long each lasts, at least and at most; of a process that ends, until it is started again."""
 
-_WEIGHTS = {kind: 1 if kind in (Kind.FRONTEND, Kind.DELAY) else 2 for kind in Kind}
+_WEIGHTS = {kind: 1 if kind in (Kind.FRONTEND, Kind.DELAY) else 2 for kind in _SECONDS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +82,10 @@ class Event:
         return f"{self.kind}{whom}{where}{what if self.num_messages else ''}, {self.lasts_s:.1f} s"
 
 
-def draw_events(seed: int, seconds: float, *, num_engines: int, num_frontends: int) -> list[Event]:
-    """In order of time."""
+def draw_events(
+    seed: int, seconds: float, *, num_engines: int, num_frontends: int, others: Sequence[Event] = ()
+) -> list[Event]:
+    """In order of time. others: what happens besides; their engines and frontends have no second trouble meanwhile."""
     random = Random(f"{seed}/chaos")
     engine_free_at = [0.0] * num_engines
     frontend_free_at = [0.0] * num_frontends
@@ -82,11 +96,15 @@ def draw_events(seed: int, seconds: float, *, num_engines: int, num_frontends: i
         lasts_s = random.uniform(*_SECONDS[kind])
         free_at = frontend_free_at if kind is Kind.FRONTEND else engine_free_at
         kept = 1 if kind is Kind.FRONTEND or kind in ENDS_THE_PROCESS else 0
-        choices = [i for i in range(kept, len(free_at)) if free_at[i] <= at_s]
-        healthy = sum(moment <= at_s for moment in engine_free_at)
+        until_s = at_s + lasts_s + RECOVERY_S
+        besides = [e for e in others if e.at_s <= until_s and at_s <= e.at_s + e.lasts_s + RECOVERY_S]
+        taken = {e.frontend if kind is Kind.FRONTEND else e.engine for e in besides}
+        choices = [i for i in range(kept, len(free_at)) if free_at[i] <= at_s and i not in taken]
+        ill = {i for i, moment in enumerate(engine_free_at) if moment > at_s}
+        healthy = num_engines - len(ill | {e.engine for e in besides if e.engine is not None})
         if choices and (kind is Kind.FRONTEND or healthy > 1):
             chosen = random.choice(choices)
-            free_at[chosen] = at_s + lasts_s + RECOVERY_S
+            free_at[chosen] = until_s
             events.append(_event(random, at_s, kind, chosen, lasts_s, num_frontends))
         at_s += random.uniform(SHORTEST_GAP_S, LONGEST_GAP_S)
     return events

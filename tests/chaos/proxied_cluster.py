@@ -9,15 +9,37 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.support.cluster import Cluster, EngineProcess, eventually
+from tests.chaos.mounted_keys import MountedKeys
+from tests.support.cluster import Cluster, EngineProcess, FrontendProcess, eventually
 from tests.support.zmtp_proxy import ZmtpProxy
 
 
 class ProxiedCluster(Cluster):
-    """proxies: by the engine's identity, one for each frontend, in the order of `frontends`."""
+    """proxies: by the engine's identity, one for each frontend, in the order of `frontends`.
 
-    def __init__(self, folder: Path, model: str, *, engine_arguments: Sequence[str] = (), **settings: Any) -> None:
-        super().__init__(folder, model, **settings)
+    mounted: keys of frontend-0, …, e-0, …; the mesh is closed then.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        model: str,
+        *,
+        engine_arguments: Sequence[str] = (),
+        frontend_arguments: Sequence[str] = (),
+        mounted: MountedKeys | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(folder, model, frontend_arguments=frontend_arguments, **settings)
+        self.mounted = mounted
+        if mounted is not None:
+            self.frontends = [
+                FrontendProcess(
+                    *(frontend.name, folder, model, frontend.mesh),
+                    [*frontend_arguments, "--mesh-keys", str(mounted.frontend(index))],
+                )
+                for index, frontend in enumerate(self.frontends)
+            ]
         self.proxies = {e.identity: [ZmtpProxy(frontend.mesh) for frontend in self.frontends] for e in self.engines}
         self.engines = [
             EngineProcess(
@@ -27,6 +49,7 @@ class ProxiedCluster(Cluster):
                 [
                     *(model, "--frontends", ",".join(proxy.address for proxy in self.proxies[engine.identity])),
                     *engine_arguments,
+                    *([] if mounted is None else ["--mesh-keys", str(mounted.engine(engine.identity))]),
                 ],
             )
             for engine in self.engines

@@ -2,13 +2,15 @@
 
 Two frontends, three engines, each link through a proxy. Every few seconds an engine is killed, stopped, told to leave
 or cut off, messages vanish, or a frontend is restarted; the events are drawn from the seed. Each stream's answer is
-compared, token by token, with that of an undisturbed run. Writes the processes' logs and `report.json`; exits with 1
+compared, token by token, with that of an undisturbed run. With `--curve` the mesh is closed and its keys are rotated,
+retired and revoked meanwhile. Writes the processes' logs and `report.json`; exits with 1
 when a promise is broken. Ctrl-C ends the run early and still reports; memory is judged from some six minutes on.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import signal
 import sys
 import threading
@@ -21,7 +23,9 @@ from rich.console import Console
 from roundhouse.model_store import resolve_model
 from tests.chaos.client import Stream, new_http_client
 from tests.chaos.disturb import Disturber
+from tests.chaos.key_plan import draw_key_events
 from tests.chaos.load import HUNG_S, Door, Load, calls
+from tests.chaos.mounted_keys import MountedKeys
 from tests.chaos.plan import draw_events
 from tests.chaos.proxied_cluster import ProxiedCluster
 from tests.chaos.report import Report, as_json, as_tables
@@ -40,7 +44,9 @@ def chaos(cluster: ProxiedCluster, arguments: argparse.Namespace, stopped: threa
     """The whole run on a cluster that is up; ends early when `stopped` is set."""
     seconds = arguments.minutes * 60
     doors = [Door(frontend) for frontend in cluster.frontends]
-    events = draw_events(arguments.seed, seconds, num_engines=NUM_ENGINES, num_frontends=NUM_FRONTENDS)
+    size = {"num_engines": NUM_ENGINES, "num_frontends": NUM_FRONTENDS}
+    on_keys = draw_key_events(arguments.seed, seconds, **size) if arguments.curve else []
+    events = sorted([*draw_events(arguments.seed, seconds, **size, others=on_keys), *on_keys], key=lambda e: e.at_s)
     disturber, memory, mesh = Disturber(cluster, doors, events), Memory(), MeshCounters()
     with new_http_client() as client:
         console.print("undisturbed answers …")
@@ -78,6 +84,13 @@ def chaos(cluster: ProxiedCluster, arguments: argparse.Namespace, stopped: threa
     )
 
 
+def new_keys(folder: Path, seed: int) -> MountedKeys:
+    """In the place of those of an earlier run."""
+    shutil.rmtree(folder, ignore_errors=True)
+    frontends = [f"frontend-{index}" for index in range(NUM_FRONTENDS)]
+    return MountedKeys(folder, frontends=frontends, engines=[f"e-{i}" for i in range(NUM_ENGINES)], seed=seed)
+
+
 def set_on_signals(stopped: threading.Event) -> None:
     """At SIGINT and SIGTERM. Ctrl-C goes to every process of the terminal: ours inherit that it is blocked, and live on
     until they are told."""
@@ -109,6 +122,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=15.0)
     parser.add_argument("--streams", type=int, default=48, help="at any time, at both frontends together")
     parser.add_argument("--seed", type=int, default=0, help="of the events and of what is asked")
+    parser.add_argument(
+        "--curve", action="store_true", help="a closed mesh, whose keys change and are revoked meanwhile"
+    )
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--out", default="build/chaos", help="folder for what is written")
     arguments = parser.parse_args()
@@ -116,6 +132,7 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     for log in folder.glob("*.log"):
         log.unlink()
+    mounted = new_keys(folder.resolve() / "keys", arguments.seed) if arguments.curve else None
     console = Console(width=None if sys.stdout.isatty() else 140)
     stopped = threading.Event()
     set_on_signals(stopped)
@@ -126,6 +143,7 @@ def main() -> int:
         num_engines=NUM_ENGINES,
         engine_arguments=ENGINE_ARGUMENTS,
         frontend_arguments=FRONTEND_ARGUMENTS,
+        mounted=mounted,
     ) as cluster:
         report = chaos(cluster, arguments, stopped, console)
     (folder / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(as_json(report)), indent=2))

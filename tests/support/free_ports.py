@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import socket
+
+BELOW_THE_KERNELS = (20_000, 32_000)
 
 
 def free_tcp_port(host: str = "127.0.0.1") -> int:
@@ -16,16 +19,16 @@ def free_port_pair(host: str) -> int:
 
 
 def free_port_run(host: str, count: int) -> int:
-    """A port that was free, as were the `count` - 1 after it."""
+    """A port that was free, as were the `count` - 1 after it: below those that the kernel gives to whoever connects, so
+    that nobody takes one before it is bound, however late."""
     while True:
-        with _bound(host, 0) as first:
-            port = first.getsockname()[1]
-            try:
-                for offset in range(1, count):
-                    _bound(host, port + offset).close()
-            except (OSError, OverflowError):
-                continue
-            return port
+        port = random.randrange(*BELOW_THE_KERNELS)
+        try:
+            for offset in range(count):
+                _bound(host, port + offset).close()
+        except OSError:
+            continue
+        return port
 
 
 def _bound(host: str, port: int) -> socket.socket:

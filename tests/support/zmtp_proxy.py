@@ -1,8 +1,11 @@
-"""A TCP proxy between engines and one frontend that understands ZMTP 3.1 (RFC 37, NULL mechanism), so that a test can
-lose whole messages without closing anything, hold them up, silence a connection, cut it and restore it.
+"""A TCP proxy between engines and one frontend that understands ZMTP 3.1 (RFC 37), so that a test can lose whole
+messages without closing anything, hold them up, silence a connection, cut it and restore it.
 
 On the wire of one direction: a greeting of 64 bytes, then frames of flags, length and body. Frames with MORE and the
 one behind them are a message. Commands (READY, PING, PONG) are frames of their own, and pass when messages are lost.
+
+With CURVE the greeting and the handshake look the same, and then each frame is sealed: one of a message, or a PING or
+PONG, and which of them cannot be seen. So what is lost there are single frames, and no type can be chosen.
 """
 
 from __future__ import annotations
@@ -16,11 +19,12 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-from tests.support.free_ports import free_port_pair
+from tests.support.free_ports import free_port_run
 
 GREETING_BYTES = 64
 MORE, LONG, COMMAND = 0x01, 0x02, 0x04
 READ_BYTES = 65536
+NUM_PORTS = 4
 START_S = 10.0
 
 
@@ -143,7 +147,8 @@ class Sluice:
 
 
 class ZmtpProxy:
-    """Stands for the frontend at `mesh` (tcp://HOST:PORT, outputs on PORT + 1); engines are to use `address`.
+    """Stands for the frontend at `mesh` (tcp://HOST:PORT, outputs on PORT + 1, and the pair above, of which a frontend
+    listens on one at least); engines are to use `address`.
 
     It has a thread of its own and ends with the block. to_engine, to_frontend: the two gates.
     """
@@ -153,7 +158,7 @@ class ZmtpProxy:
         assert parts.hostname is not None
         assert parts.port is not None
         self._upstream = (parts.hostname, parts.port)
-        self._port = free_port_pair("127.0.0.1")
+        self._port = free_port_run("127.0.0.1", NUM_PORTS)
         self.address = f"tcp://127.0.0.1:{self._port}"
         self.to_engine = Gate()
         self.to_frontend = Gate()
@@ -198,7 +203,7 @@ class ZmtpProxy:
             self._loop.run_until_complete(
                 asyncio.start_server(lambda r, w, to=port + offset: self._accept(r, w, host, to), "127.0.0.1", listen)
             )
-            for offset, listen in enumerate((self._port, self._port + 1))
+            for offset, listen in enumerate(range(self._port, self._port + NUM_PORTS))
         ]
         self._ready.set()
         try:

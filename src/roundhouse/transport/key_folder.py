@@ -29,14 +29,19 @@ def read_key_files(folder: Path) -> dict[str, str]:
     Raises `ConfigError`, also for a secret key that others than its owner may read. In a mounted Secret the modes are
     the volume's (with fsGroup the group reads), and the container is alone with it: they are not looked at there.
     """
-    is_mounted = (folder / KUBERNETES_DATA).is_symlink()
-    try:
+    link = folder / KUBERNETES_DATA
+    is_mounted = link.is_symlink()
+    while True:
         # Resolved once: what is read is of one version, even if the link is swapped meanwhile.
-        version = (folder / KUBERNETES_DATA).resolve(strict=True) if is_mounted else folder
-        names = sorted(name for name in os.listdir(version) if is_key_file(name))
-        return {name: _read(version / name, check_mode=is_secret(name) and not is_mounted) for name in names}
-    except OSError as error:
-        raise ConfigError(f"{error.filename or folder}: {error.strerror}") from None
+        version = link.resolve() if is_mounted else folder
+        try:
+            names = sorted(name for name in os.listdir(version) if is_key_file(name))
+            return {name: _read(version / name, check_mode=is_secret(name) and not is_mounted) for name in names}
+        except OSError as error:
+            # A kubelet removes the old version as soon as it has swapped the link.
+            if is_mounted and link.resolve() != version:
+                continue
+            raise ConfigError(f"{error.filename or folder}: {error.strerror}") from None
 
 
 def _read(path: Path, *, check_mode: bool) -> str:

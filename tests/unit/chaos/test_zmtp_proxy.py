@@ -72,6 +72,16 @@ def test_a_message_in_pieces_is_lost_as_one() -> None:
     assert sluice.pass_on(wire) == wire
 
 
+def test_sealed_frames_are_lost_one_by_one() -> None:
+    """CURVE hides in each which ones make a message."""
+    gate = Gate()
+    sluice = opened(gate)
+    gate.drop(1)
+    first, second = frame(b"\x07MESSAGE" + bytes(40)), frame(b"\x07MESSAGE" + bytes(300))
+    assert sluice.pass_on(first + second) == second
+    assert gate.num_dropped == 1
+
+
 def test_messages_of_one_type_are_lost() -> None:
     gate = Gate()
     sluice = opened(gate)

@@ -1,6 +1,8 @@
 """How a key folder is read, and read again: modes, a mounted Secret's link, and what is broken for a while."""
 
 import json
+import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -60,6 +62,25 @@ def test_a_mounted_secret_is_read_by_its_link_and_its_modes_are_the_volumes(tmp_
     assert (keys.keys, keys.poll()) == (1, None)
     mount(tmp_path, "..2026_02", "2")
     assert (keys.poll(), keys.poll(), keys.keys) == (2, None, 2)
+
+
+def test_a_version_that_is_removed_while_it_is_read_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kubelet swaps the link, then removes what was behind it."""
+    mount(tmp_path, "..2026_01", "1")
+    keys = KeyFolder(tmp_path, parse)
+    listdir = os.listdir
+
+    def listed(version: Path) -> list[str]:
+        names = listdir(version)
+        if version.name == "..2026_01":
+            mount(tmp_path, "..2026_02", "2")
+            shutil.rmtree(version)
+        return names
+
+    monkeypatch.setattr(os, "listdir", listed)
+    assert (keys.poll(), keys.num_failures) == (2, 0)
 
 
 def test_what_is_broken_leaves_the_last_good_version_and_is_told_once(
