@@ -17,6 +17,7 @@ import uvloop
 from starlette.types import ASGIApp
 
 from roundhouse.cli.api_key_files import ApiKeyFiles
+from roundhouse.cli.descriptors import raise_descriptor_limit
 from roundhouse.cli.frontend_app import frontend_app
 from roundhouse.cli.http_server import HttpServer, bind, url_host
 from roundhouse.cli.options import AdminSettings, FrontendSettings, HttpSettings, WaitSettings
@@ -165,6 +166,7 @@ async def resolved(model: str, leaving: asyncio.Event, *, weights: bool) -> Mode
 def run_frontend(settings: FrontendSettings) -> None:
     """Returns when the frontend has left in order. Raises a `RoundhouseError` that says why it cannot run."""
     configure_logs(settings.log_level)
+    raise_descriptor_limit()
     uvloop.run(_run(settings))
 
 

@@ -47,7 +47,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     _is_in_body = False
     _is_repeating_head = False
 
-    def __init__(self, *args: Any, max_connections: int = limits.MAX_CONNECTIONS, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, max_connections: int = limits.MAX_HTTP_CONNECTIONS, **kwargs: Any) -> None:
         """max_connections: of the server; one that comes over it is told so and closed. The others: uvicorn's."""
         super().__init__(*args, **kwargs)
         self._max_connections = max_connections

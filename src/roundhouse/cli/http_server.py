@@ -51,17 +51,14 @@ def url_host(host: str) -> str:
 
 
 def max_connections() -> int:
-    """What the process may hold; it may open as many files as it is allowed to from here on.
+    """What an HTTP port takes, of the files that the process may have open (`descriptors` raised that before).
 
     A connection over it is told so. One for which there is no file would wait in the socket's queue and be told
     nothing, and the mesh's sockets and a model's files need theirs.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * limits.MAX_CONNECTIONS
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else max(soft, min(wanted, hard))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return limits.MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(limits.MAX_CONNECTIONS, soft * 3 // 4)
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    share = limits.MAX_HTTP_CONNECTIONS if soft == resource.RLIM_INFINITY else int(soft * limits.HTTP_CONNECTIONS_SHARE)
+    return min(limits.MAX_HTTP_CONNECTIONS, share)
 
 
 class HttpServer(uvicorn.Server):

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 
 import uvloop
 
+from roundhouse.cli.descriptors import raise_descriptor_limit
 from roundhouse.cli.engine_processes import EngineProcesses, EnginesFailed
 from roundhouse.cli.frontend import HttpFrontend, done_or_leaving, resolved, wait_limits
 from roundhouse.cli.frontend_app import frontend_app
@@ -28,6 +29,7 @@ logger = logging.getLogger(__name__)
 def run_serve(settings: ServeSettings) -> None:
     """Returns when everything has left in order, engines included. Raises a `RoundhouseError` when it cannot serve."""
     configure_logs(settings.log_level)
+    raise_descriptor_limit()
     try:
         uvloop.run(_run(settings, monotonic()))
     except EnginesFailed as failure:

@@ -94,6 +94,11 @@ class EngineSet:
     def num_members(self) -> int:
         return len(self._members)
 
+    @property
+    def num_halves_over(self) -> int:
+        """Hellos that were not taken since too many of their engine waited for their other half."""
+        return self._halves.num_over
+
     def get(self, session_id: int) -> Member | None:
         """None for a session that is over or never was."""
         return self._members.get(SessionId(session_id))

@@ -7,11 +7,12 @@ Pure.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from roundhouse.protocol.errors import MalformedFrame
 from roundhouse.protocol.identity import WITHOUT_KEYS, Peer, parse_routing_id
-from roundhouse.protocol.limits import MAX_ENGINES
+from roundhouse.protocol.limits import MAX_ENGINES, MAX_HELLO_HALVES_PER_ENGINE
 from roundhouse.protocol.messages import Hello
 
 HALF_S = 5.0
@@ -43,10 +44,13 @@ class _Half:
 
 
 class HelloHalves:
-    """At most `MAX_ENGINES` wait at a time; the oldest goes first."""
+    """At most `MAX_ENGINES` wait at a time, the oldest goes first; of one engine `MAX_HELLO_HALVES_PER_ENGINE`, and a
+    further one is not taken, so that nobody pushes out those of others."""
 
     def __init__(self) -> None:
+        self.num_over = 0
         self._halves: dict[tuple[Peer, str, bytes], _Half] = {}
+        self._num_waiting: Counter[tuple[Peer, str]] = Counter()
 
     def on_router(
         self, routing_id: bytes, hello: Hello, now: float, peer: Peer = WITHOUT_KEYS
@@ -66,11 +70,15 @@ class HelloHalves:
         key = (peer, half.hello.identity, half.hello.nonce)
         other = self._halves.get(key)
         if other is None:
+            if self._num_waiting[key[:2]] >= MAX_HELLO_HALVES_PER_ENGINE:
+                self.num_over += 1
+                return None
             self._halves[key] = half
+            self._num_waiting[key[:2]] += 1
             return None
         if (half.routing_id is None) == (other.routing_id is None):
             raise MalformedFrame(f"a second Hello of {half.hello.identity} by the same socket")
-        del self._halves[key]
+        self._forget(key)
         routing_id = half.routing_id or other.routing_id or b""
         return Greeting(routing_id, half.hello, peer) if other.hello == half.hello else Mismatch(routing_id, peer)
 
@@ -79,4 +87,10 @@ class HelloHalves:
             key, oldest = next(iter(self._halves.items()))
             if len(self._halves) < MAX_ENGINES and now - oldest.came_at < HALF_S:
                 return
-            del self._halves[key]
+            self._forget(key)
+
+    def _forget(self, key: tuple[Peer, str, bytes]) -> None:
+        del self._halves[key]
+        self._num_waiting[key[:2]] -= 1
+        if not self._num_waiting[key[:2]]:
+            del self._num_waiting[key[:2]]

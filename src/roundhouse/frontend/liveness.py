@@ -26,6 +26,10 @@ TICKS_A_PING = 2
 LATE_S = 0.5
 """A tick that comes this much after its time: the whole process stood still, and no engine is to blame."""
 
+MAX_UNDRAINED_TICKS = 10
+"""Ticks in a row that found more to read than one go may take. Those who are silent are judged then all the same: peers
+are read in turn, so that who had said something would have been heard, and one that floods us protects nobody."""
+
 GONE_QUIET_S = 0.05
 LAST_OUTPUTS_S = 4.0
 """An engine that leaves sends its last outputs first, but by another connection than the one that is seen to end. It is
@@ -57,6 +61,7 @@ class Liveness:
         self._on_tick: Callable[[], None] = lambda: None
         self._ticks = 0
         self._tick_due = 0.0
+        self._num_undrained = 0
 
     def start(self, on_tick: Callable[[], None]) -> None:
         """`on_tick` is called after each tick's verdicts."""
@@ -101,8 +106,8 @@ class Liveness:
     def _tick(self) -> None:
         now = self._clock()
         is_late = now - self._tick_due > LATE_S
-        is_drained = self._link.drain()
-        if is_late or not is_drained:
+        self._num_undrained = 0 if self._link.drain() else self._num_undrained + 1
+        if is_late or 0 < self._num_undrained < MAX_UNDRAINED_TICKS:
             self._engines.restart_deadlines(now)
         self._obey(self._engines.judge(now))
         self._on_tick()

@@ -25,6 +25,7 @@ from roundhouse.frontend.liveness import Liveness
 from roundhouse.frontend.loss import LossCause, Verdict
 from roundhouse.frontend.membership import Member, MembershipState, check_load
 from roundhouse.frontend.mesh_keys import MeshKeys
+from roundhouse.frontend.mesh_limits import MeshLimits, check_hello_size
 from roundhouse.frontend.outputs_queue import OutputsQueue
 from roundhouse.frontend.utility_calls import Answer, UtilityCalls
 from roundhouse.protocol.errors import (
@@ -45,7 +46,7 @@ from roundhouse.protocol.frames import (
     validate_alive,
 )
 from roundhouse.protocol.identity import WITHOUT_KEYS, Peer
-from roundhouse.protocol.limits import MAX_BYTES_WAITING_PER_PEER
+from roundhouse.protocol.limits import MAX_BYTES_WAITING_PER_PEER, MAX_HELLO_BYTES, MAX_OUTPUT_PAYLOAD_BYTES
 from roundhouse.protocol.messages import (
     Died,
     Draining,
@@ -116,6 +117,7 @@ class AsyncMPClient(EngineCoreClient):
     ) -> None:
         self._keys = MeshKeys(keys if address.startswith("tcp://") else None)
         self.link = make_link(address, insecure_mesh=insecure_mesh, keys=self._keys.guard.keys)
+        self._limits = MeshLimits()
         self.instance = secrets.token_hex(8)
         self.counters = Counters()
         self.resume_listeners: list[Callable[[Resumed], None]] = []
@@ -135,7 +137,7 @@ class AsyncMPClient(EngineCoreClient):
         )
         self._calls = UtilityCalls()
         self._encoder = FrameEncoder(FRONTEND_TYPES)
-        self._decoder = FrameDecoder(ENGINE_TYPES)
+        self._decoder = FrameDecoder(ENGINE_TYPES, max_payload_bytes=MAX_OUTPUT_PAYLOAD_BYTES)
         self._malformed = MalformedCounter()
         self._liveness = Liveness(
             self._engines,
@@ -253,6 +255,15 @@ class AsyncMPClient(EngineCoreClient):
     def key_counters(self) -> KeyCounters:
         return self._keys.counters(self.link)
 
+    @property
+    def num_without_hello(self) -> int:
+        """Connections that ended, and no message had come by them."""
+        return self.link.num_without_hello
+
+    def limit_counters(self) -> dict[str, int]:
+        """What was dropped or cut because it was too much, by limit."""
+        return self._limits.counters(self._engines.num_halves_over, self.link.num_cut)
+
     def shutdown(self) -> None:
         self._keys.stop()
         self.link.close()
@@ -262,9 +273,10 @@ class AsyncMPClient(EngineCoreClient):
         """One message of a PULL, and who sent it; the link's reader calls it."""
         now = self._clock()
         try:
+            check_hello_size(frames)
             message = self._decoder.decode(frames)
             if isinstance(message, Hello):
-                if self._keys.check_hello(peer, message, now) is None:
+                if self._limits.may_greet(peer, message, now) and self._keys.check_hello(peer, message, now) is None:
                     self._obey(self._engines.on_pull_hello(message, now, peer))
                 return
             load = _load_in(message)
@@ -302,9 +314,11 @@ class AsyncMPClient(EngineCoreClient):
         if len(frames) == 2 and not frames[1]:
             return
         try:
-            message = self._decoder.decode(frames[1:])
+            message = self._decoder.decode(frames[1:], max_bytes=MAX_HELLO_BYTES)
             if not isinstance(message, Hello):
                 raise MalformedFrame(f"{type(message).__name__} by DEALER")
+            if not self._limits.may_greet(peer, message, now):
+                return
             denial = self._keys.check_hello(peer, message, now)
             if denial is None:
                 self._obey(self._engines.on_router_hello(routing_id, message, now, peer))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, runtime_checkable
 
 from prometheus_client import CollectorRegistry
@@ -42,6 +42,15 @@ class CountsMesh(Protocol):
         ...
 
     def key_counters(self) -> KeyCounters: ...
+
+    @property
+    def num_without_hello(self) -> int:
+        """Connections that ended, and no message had come by them."""
+        ...
+
+    def limit_counters(self) -> Mapping[str, int]:
+        """What was too much, by the metric's label."""
+        ...
 
     @property
     def resume_listeners(self) -> list[Callable[[Resumed], None]]: ...
@@ -146,6 +155,9 @@ class PrometheusStatLogger:
                 self._advance(m.MESH_DROPPED_FRAMES, total, reason)
             self._advance(m.MESH_KEY_RELOAD_FAILURES, keys.num_reload_failures)
             self._advance(m.MESH_ZAP_RESTARTS, keys.num_zap_restarts)
+            for limit, total in self._client.limit_counters().items():
+                self._advance(m.MESH_OVER_LIMIT, total, limit)
+            self._advance(m.MESH_CONNECTIONS_WITHOUT_HELLO, self._client.num_without_hello)
             gauge(m.MESH_WAITING_REQUESTS).set(self._client.num_waiting)
 
     def _advance(self, metric: m.Metric, total: int, *labels: str) -> None:

@@ -58,8 +58,9 @@ def validate_alive(frames: Sequence[Buffer]) -> bool:
 class FrameEncoder:
     """Messages of one direction → frames. Not thread-safe: one per thread."""
 
-    def __init__(self, types: dict[type, bytes]) -> None:
+    def __init__(self, types: dict[type, bytes], *, max_payload_bytes: int = MAX_MESSAGE_BYTES) -> None:
         self._types = types
+        self._max_payload_bytes = max_payload_bytes
         self._encoder = MsgpackEncoder()
 
     def encode(self, message: Any, *, max_bytes: int = MAX_MESSAGE_BYTES) -> list[Buffer]:
@@ -70,11 +71,12 @@ class FrameEncoder:
         """As `encode`, with the payload written over `payload`: leave it alone until ZMQ is done with it."""
         return self._bounded([self._types[type(message)], *self._encoder.encode_into(message, payload)], max_bytes)
 
-    @staticmethod
-    def _bounded(frames: list[Buffer], max_bytes: int) -> list[Buffer]:
+    def _bounded(self, frames: list[Buffer], max_bytes: int) -> list[Buffer]:
         size = size_of(frames)
         if size > max_bytes:
             raise MessageTooLarge(f"a message of {size} bytes is over the peer's limit of {max_bytes}")
+        if len(frames[1]) > self._max_payload_bytes:
+            raise MessageTooLarge(f"a payload of {len(frames[1])} bytes is over the limit of {self._max_payload_bytes}")
         if len(frames) > MAX_FRAMES:
             raise MessageTooLarge(f"a message of {len(frames)} frames is over the limit of {MAX_FRAMES}")
         return frames
@@ -83,14 +85,15 @@ class FrameEncoder:
 class FrameDecoder:
     """Frames of one direction → messages. Not thread-safe: one per thread. Raises `MalformedFrame` and nothing else."""
 
-    def __init__(self, types: dict[type, bytes]) -> None:
+    def __init__(self, types: dict[type, bytes], *, max_payload_bytes: int = MAX_MESSAGE_BYTES) -> None:
+        self._max_payload_bytes = max_payload_bytes
         self._decoders: dict[bytes, MsgpackDecoder[Any]] = {byte: MsgpackDecoder(cls) for cls, byte in types.items()}
 
     def decode(self, frames: Sequence[Buffer], *, max_bytes: int = MAX_MESSAGE_BYTES) -> Any:
         """The message in `frames` = [type byte, payload, buffer …]."""
         if not 2 <= len(frames) <= MAX_FRAMES:
             raise MalformedFrame(f"{len(frames)} frames")
-        if size_of(frames) > max_bytes:
+        if size_of(frames) > max_bytes or size_of(frames[1:2]) > self._max_payload_bytes:
             raise MalformedFrame("over the size limit")
         decoder = self._decoders.get(bytes(frames[0])) if len(frames[0]) <= len(ENGINE_CORE_DEAD) else None
         if decoder is None:

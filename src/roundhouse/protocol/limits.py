@@ -70,6 +70,11 @@ MAX_IDENTITY_BYTES = 128
 MAX_MESSAGE_BYTES = 64 * 2**20
 """Of one message on the mesh, all frames together; the lower of the two peers' values holds (Hello, Admitted)."""
 
+MAX_OUTPUT_PAYLOAD_BYTES = 128 * 2**10
+"""Of the msgpack of an engine's message, its arrays not counted. Decoding it is the frontend's event loop's work: with
+what decodes slowest (lists in lists) that takes 40 ms, and half a minute for `MAX_MESSAGE_BYTES`. An engine sends a
+larger step as several messages."""
+
 MAX_FRAMES = 64
 """Of one message on the mesh, the routing id not counted."""
 
@@ -97,5 +102,39 @@ MAX_LEFTOVER_S = 30.0
 MAX_WRITE_STALL_S = 300.0
 """Without a reader taking what is written to it."""
 
-MAX_CONNECTIONS = 16384
-"""Of one HTTP port, and no more than three quarters of the files that the process may open."""
+MAX_HTTP_CONNECTIONS = 16384
+"""Of one HTTP port."""
+
+HTTP_CONNECTIONS_SHARE = 0.4
+"""Of the file descriptors that a process may have: a connection for which there is none is told nothing."""
+
+HELLOS_A_SECOND = 2.0
+"""Of one peer, by both sockets together, on the average: an engine whose sessions do not last makes one a second, and
+each has two Hellos."""
+
+HELLO_BURST = 32
+"""Hellos of one peer at once: sixteen sessions. An engine begins with tries that are 50 ms apart."""
+
+MAX_HELLO_BYTES = 16 * 2**10
+"""Of a Hello, all frames together; it is kept until its other half is here."""
+
+MAX_HELLO_HALVES_PER_ENGINE = 16
+"""Hellos of one engine that wait for their other half. It has one or two; more would push out those of others."""
+
+MAX_MESH_CONNECTIONS = 4 * MAX_ENGINES
+"""Of one frontend's mesh: two for each session, and twice that while keys are rotated."""
+
+MESH_CONNECTIONS_SHARE = 0.4
+"""Of the file descriptors that a process may have; what HTTP and the mesh leave is for the process itself. libzmq
+accepts until there is none left, and then nobody can open anything."""
+
+MAX_BYTES_BEFORE_HELLO = 64 * 2**10
+"""Read from a connection of which no message came yet. Handshake and Hello take about 1 KiB. Whoever has no key has no
+more than this in our memory for each connection, and that for 3 s (`transport.sockets`)."""
+
+MAX_BYTES_UNREAD = 2 * MAX_MESSAGE_BYTES
+"""Read from a connection by libzmq and not handed to us: a message that is not complete, and those behind it. libzmq
+hands out whole messages and has no limit on what it gathers for one, so this is counted outside of it."""
+
+BYTES_A_SECOND_FOR_HEARTBEATS = 256
+"""Of what is read from a connection, that is no message: four encrypted heartbeats of 42 bytes, and some more."""

@@ -195,6 +195,22 @@ MESH_ZAP_RESTARTS = Metric(
     "Times that the handler of the mesh's keys died and was restarted.",
 )
 
+MESH_OVER_LIMIT = Metric(
+    "roundhouse_mesh_over_limit_total",
+    Kind.COUNTER,
+    "What was too much: Hellos of one peer (hello_rate), Hellos of one engine that wait for their other half "
+    "(hello_halves), connections (connections), bytes without a Hello (bytes_before_hello), bytes without the end of a "
+    "message (bytes_unread). The first two were dropped, the others cost a connection each.",
+    _labels(limit=("hello_rate", "hello_halves", "connections", "bytes_before_hello", "bytes_unread")),
+)
+
+MESH_CONNECTIONS_WITHOUT_HELLO = Metric(
+    "roundhouse_mesh_connections_without_hello_total",
+    Kind.COUNTER,
+    "Tcp connections to the mesh that ended before a message came by them, for whatever reason: port scans, garbage, "
+    "those that were refused.",
+)
+
 METRICS: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 """The table, in the order above."""
 

@@ -18,7 +18,7 @@ from roundhouse.clock import Clock
 from roundhouse.protocol.errors import MessageTooLarge
 from roundhouse.protocol.frames import ENGINE_TYPES, EngineMessage, FrameEncoder, size_of
 from roundhouse.protocol.identity import ClientIndex
-from roundhouse.protocol.limits import MAX_BYTES_WAITING_PER_PEER
+from roundhouse.protocol.limits import MAX_BYTES_WAITING_PER_PEER, MAX_OUTPUT_PAYLOAD_BYTES
 from roundhouse.protocol.messages import (
     AbortRequests,
     Admitted,
@@ -110,7 +110,7 @@ class _OutputThread:
         self._epoch = epoch
         self._clock = clock
         self._sessions: dict[ClientIndex, _OpenSession] = {}
-        self._encoder = FrameEncoder(ENGINE_TYPES)
+        self._encoder = FrameEncoder(ENGINE_TYPES, max_payload_bytes=MAX_OUTPUT_PAYLOAD_BYTES)
         self._spare_buffers: list[bytearray] = []
         self._drain: Drain | None = None
 
@@ -165,8 +165,7 @@ class _OutputThread:
         except (MessageTooLarge, TypeError, ValueError, OverflowError) as error:
             if len(outputs.outputs) > 1:
                 self._send_outputs(session, msgspec.structs.replace(outputs, outputs=[]))
-                for output in outputs.outputs:
-                    self._send_outputs(session, EngineCoreOutputs(outputs=[output], timestamp=outputs.timestamp))
+                self._send_halves(session, outputs)
             elif outputs.outputs:
                 self._fail_request(session, outputs, error)
             elif outputs.utility_output is not None:
@@ -174,6 +173,18 @@ class _OutputThread:
                 self._send_stamped(session, msgspec.structs.replace(outputs, utility_output=failure))
             else:
                 raise
+
+    def _send_halves(self, session: _OpenSession, outputs: EngineCoreOutputs) -> None:
+        middle = len(outputs.outputs) // 2
+        for part in (outputs.outputs[:middle], outputs.outputs[middle:]):
+            half = EngineCoreOutputs(outputs=part, timestamp=outputs.timestamp)
+            try:
+                self._send_stamped(session, half)
+            except (MessageTooLarge, TypeError, ValueError, OverflowError) as error:
+                if len(part) > 1:
+                    self._send_halves(session, half)
+                else:
+                    self._fail_request(session, half, error)
 
     def _fail_request(self, session: _OpenSession, outputs: EngineCoreOutputs, error: Exception) -> None:
         output = outputs.outputs[0]

@@ -3,6 +3,7 @@ without keys, and the ZAP handler that they ask."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 from collections import deque
@@ -20,6 +21,7 @@ from roundhouse.protocol.limits import MAX_BYTES_WAITING_PER_PEER
 from roundhouse.protocol.serial import Buffer
 from roundhouse.transport import sockets
 from roundhouse.transport.address import FrontendAddress, IpcAddress, TcpAddress, parse_address
+from roundhouse.transport.connection_guard import ConnectionGuard
 from roundhouse.transport.ipc_folder import IpcFolder, fresh_folder
 from roundhouse.transport.keys import FrontendKeys, KeyPair
 from roundhouse.transport.port_pair import Callbacks, PortPair
@@ -30,7 +32,8 @@ from roundhouse.transport.zap import ZapHandler
 logger = logging.getLogger(__name__)
 
 LONGEST_DRAIN = 4096
-"""Messages of one socket that are read in one go before deadlines are judged."""
+LONGEST_DRAIN_S = 0.01
+"""Messages of one socket, and seconds for all, that are read in one go before deadlines are judged."""
 
 
 class SendResult(Enum):
@@ -74,6 +77,8 @@ class FrontendLink:
         check_bind(self.address, has_keys=keys is not None, insecure_mesh=insecure_mesh)
         self.is_insecure = is_exposed(self.address) and keys is None
         self._folder = IpcFolder(self.address) if isinstance(self.address, IpcAddress) else None
+        self._guard = ConnectionGuard(_ports(self.address), clock) if isinstance(self.address, TcpAddress) else None
+        self._clock = clock
         self._context = zmq.Context()
         self._pairs: dict[int, PortPair] = {}
         self._zap: ZapHandler | None = None
@@ -88,9 +93,9 @@ class FrontendLink:
                 # Before any bind: nobody may find a socket that asks nobody.
                 self._zap = ZapHandler(self._context, keys.grants, clock)
                 for generation, server in keys.servers.items():
-                    self._pairs[generation] = PortPair(self._context, self.address, generation, server)
+                    self._pairs[generation] = PortPair(self._context, self.address, generation, server, self._guard)
             else:
-                self._pairs[0] = PortPair(self._context, self.address, 0, None)
+                self._pairs[0] = PortPair(self._context, self.address, 0, None, self._guard)
         except ConfigError:
             self._close_sockets()
             raise
@@ -118,6 +123,16 @@ class FrontendLink:
         return self._num_failed_before + sum(pair.num_failed_handshakes for pair in self._pairs.values())
 
     @property
+    def num_cut(self) -> dict[str, int]:
+        """Connections that were ended because they were too much, by limit; none on ipc."""
+        return {} if self._guard is None else {**self._guard.num_cut}
+
+    @property
+    def num_without_hello(self) -> int:
+        """Tcp connections that ended, and no message had come by them."""
+        return 0 if self._guard is None else self._guard.num_without_hello
+
+    @property
     def input_socket(self) -> sockets.Socket:
         """The ROUTER of the newest generation."""
         return self._pairs[max(self._pairs)].router
@@ -139,6 +154,8 @@ class FrontendLink:
         self._callbacks = Callbacks(on_input, on_output, on_disconnected, on_failure)
         for pair in self._pairs.values():
             pair.start(self._callbacks)
+        if self._guard is not None:
+            self._guard.start(asyncio.get_running_loop())
 
     def set_keys(self, keys: FrontendKeys) -> None:
         """For who connects from now on. What came by a generation that is gone from `keys` ends with its ports. A port
@@ -188,7 +205,7 @@ class FrontendLink:
             if generation in self._pairs:
                 continue
             try:
-                pair = PortPair(self._context, self.address, generation, server)
+                pair = PortPair(self._context, self.address, generation, server, self._guard)
             except ConfigError as error:
                 if self._bind_failure != error.message:
                     self._bind_failure = error.message
@@ -215,7 +232,8 @@ class FrontendLink:
 
     def drain(self) -> bool:
         """Reads what has come, so that deadlines can be judged. False when there was too much for one go."""
-        are_empty = [pair.drain(LONGEST_DRAIN) for pair in list(self._pairs.values())]
+        until = self._clock() + LONGEST_DRAIN_S
+        are_empty = [pair.drain(LONGEST_DRAIN, until) for pair in list(self._pairs.values())]
         return all(are_empty)
 
     def close(self) -> None:
@@ -225,6 +243,8 @@ class FrontendLink:
             self._close_sockets()
 
     def _close_sockets(self) -> None:
+        if self._guard is not None:
+            self._guard.stop()
         for pair in self._pairs.values():
             pair.close()
         if self._zap is not None:
@@ -232,3 +252,8 @@ class FrontendLink:
         self._context.term()
         if self._folder is not None:
             self._folder.close()
+
+
+def _ports(address: TcpAddress) -> set[int]:
+    """Those of both generations."""
+    return set(range(address.port, address.port + 4))

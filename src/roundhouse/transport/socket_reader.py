@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import NamedTuple
 
 import zmq
 
+from roundhouse.clock import Clock, monotonic
 from roundhouse.protocol.identity import WITHOUT_KEYS, Peer
 from roundhouse.transport import sockets
 from roundhouse.transport.sockets import Socket
@@ -19,22 +21,49 @@ from roundhouse.transport.sockets import Socket
 MESSAGES_A_TURN = 64
 """Before the rest of the event loop gets its turn."""
 
+SECONDS_A_TURN = 0.01
+"""The same: a message may take milliseconds. One is always read."""
+
+NO_FD = -1
+
 Frames = list[bytes | memoryview]
 
 
-def receive(socket: Socket, *, has_keys: bool = False) -> tuple[Frames, str | None]:
-    """One message: its first frame copied, the others as views that keep their memory alive. Raises `zmq.Again`.
+class Received(NamedTuple):
+    """One message, and how it came.
 
-    With `has_keys` also the User-Id that ZAP gave the connection it came by. It is asked of the first frame alone: a
-    message comes by one connection, and each question costs 1 µs.
+    frames: the first one copied, the others as views that keep their memory alive. user_id: that ZAP gave the
+    connection, with keys. fd: of the connection; it may have ended since. nbytes: of all frames.
     """
+
+    frames: Frames
+    user_id: str | None
+    fd: int
+    nbytes: int
+
+
+def receive(socket: Socket, *, has_keys: bool = False) -> Received:
+    """Raises `zmq.Again`. What is known of the connection is asked of the first frame alone: a message comes by one
+    connection. User-Id costs 1 µs, the descriptor 0.2 µs."""
     frame = socket.recv(zmq.NOBLOCK, copy=False)
     frames: Frames = [frame.bytes]
+    nbytes = len(frames[0])
     user_id = _user_id(frame) if has_keys else None
+    fd = _fd(frame)
     while frame.more:
         frame = socket.recv(zmq.NOBLOCK, copy=False)
         frames.append(frame.buffer)
-    return frames, user_id
+        nbytes += len(frame)
+    return Received(frames, user_id, fd, nbytes)
+
+
+def _fd(frame: zmq.Frame) -> int:
+    try:
+        fd = frame.get(zmq.SRCFD)
+    except zmq.ZMQError:
+        return NO_FD
+    assert isinstance(fd, int)
+    return fd
 
 
 def _user_id(frame: zmq.Frame) -> str | None:
@@ -48,6 +77,7 @@ class SocketReader:
     """Calls `on_message` for each message, and `on_failure` once with what it raised: then nothing more is read.
 
     generation: of the server key of `socket`; 0 when it has none.
+    on_received: is told of each message first.
     """
 
     def __init__(
@@ -58,12 +88,16 @@ class SocketReader:
         on_failure: Callable[[Exception], None],
         *,
         generation: int = 0,
+        on_received: Callable[[Received], None] | None = None,
+        clock: Clock = monotonic,
     ) -> None:
         self._loop = loop
         self._generation = generation
         self._socket = socket
         self._on_message = on_message
         self._on_failure = on_failure
+        self._on_received = on_received
+        self._clock = clock
         self._again: asyncio.Handle | None = None
         self._is_closed = False
         self._fd = sockets.descriptor(socket)
@@ -75,18 +109,22 @@ class SocketReader:
         if self._again is None and not self._is_closed and sockets.has_input(self._socket):
             self._again = self._loop.call_soon(self._come_back)
 
-    def drain(self, most: int) -> bool:
-        """Reads up to `most` messages now. True when nothing is left."""
+    def drain(self, most: int, until: float) -> bool:
+        """Reads up to `most` messages now, and after the first one none when it is `until`. True when none is left."""
         try:
             for _ in range(most):
                 if self._is_closed:
                     return True
                 try:
-                    frames, user_id = receive(self._socket, has_keys=self._generation > 0)
+                    received = receive(self._socket, has_keys=self._generation > 0)
                 except zmq.Again:
                     return True
-                peer = Peer(self._generation, user_id) if self._generation else WITHOUT_KEYS
-                self._on_message(frames, peer)
+                if self._on_received is not None:
+                    self._on_received(received)
+                peer = Peer(self._generation, received.user_id) if self._generation else WITHOUT_KEYS
+                self._on_message(received.frames, peer)
+                if self._clock() >= until:
+                    break
         except Exception as error:
             self.close()
             self._on_failure(error)
@@ -105,8 +143,8 @@ class SocketReader:
 
     def _turn(self) -> None:
         if self._again is None:
-            self.drain(MESSAGES_A_TURN)
+            self.drain(MESSAGES_A_TURN, self._clock() + SECONDS_A_TURN)
 
     def _come_back(self) -> None:
         self._again = None
-        self.drain(MESSAGES_A_TURN)
+        self.drain(MESSAGES_A_TURN, self._clock() + SECONDS_A_TURN)

@@ -137,9 +137,10 @@ def read_monitor(pair: Socket) -> list[zmq.Event]:
         events.append(zmq.Event(parse_monitor_message(frames)["event"]))
 
 
-def monitor_event(frames: MonitorFrames) -> int:
-    """The number in a message of a monitor: its first two bytes, in the machine's own order."""
-    return int.from_bytes(frames[0][:2], sys.byteorder)
+def monitor_event(frames: MonitorFrames) -> tuple[int, int]:
+    """Number and value of a monitor's message: two bytes and four, in the machine's own order. The value of ACCEPTED
+    and DISCONNECTED is the connection's file descriptor."""
+    return int.from_bytes(frames[0][:2], sys.byteorder), int.from_bytes(frames[0][2:6], sys.byteorder)
 
 
 def send_frames(socket: Socket, frames: Sequence[Buffer]) -> zmq.MessageTracker | None:

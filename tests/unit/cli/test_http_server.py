@@ -70,13 +70,11 @@ def test_the_server_speaks_the_bounded_protocol() -> None:
     assert (made.func, made.keywords) == (BoundedHttpProtocol, {"max_connections": max_connections()})
 
 
-def test_the_process_may_open_more_files_than_it_takes_connections() -> None:
+def test_http_takes_its_share_of_the_files_that_the_process_may_open() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
-        num = max_connections()
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        assert (num <= limits.MAX_CONNECTIONS, num * 4 <= soft * 3, hard) == (True, True, before[1])
-        assert soft == min(2 * limits.MAX_CONNECTIONS, hard) or hard == resource.RLIM_INFINITY
+        assert max_connections() == int(256 * limits.HTTP_CONNECTIONS_SHARE)
+        assert limits.HTTP_CONNECTIONS_SHARE + limits.MESH_CONNECTIONS_SHARE < 0.9
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -1,9 +1,10 @@
+import msgspec
 import pytest
 
 from roundhouse.frontend.hello_halves import HALF_S, Greeting, HelloHalves, Mismatch
 from roundhouse.protocol.errors import MalformedFrame
 from roundhouse.protocol.identity import Peer
-from roundhouse.protocol.limits import MAX_ENGINES
+from roundhouse.protocol.limits import MAX_ENGINES, MAX_HELLO_HALVES_PER_ENGINE
 from tests.support.mesh import hello, routing_id_of
 
 HELLO = hello(nonce=1)
@@ -64,3 +65,19 @@ def test_halves_of_two_peers_never_meet() -> None:
     assert halves.on_router(ROUTE, HELLO, 0.0, one) is None
     assert [halves.on_pull(HELLO, 0.0, peer) for peer in (by_another_key, by_another_server)] == [None, None]
     assert halves.on_pull(HELLO, 0.0, one) == Greeting(ROUTE, HELLO, one)
+
+
+def test_one_engine_pushes_nobody_out() -> None:
+    halves = HelloHalves()
+    halves.on_router(ROUTE, HELLO, 0.0)
+    for number in range(2 * MAX_ENGINES):
+        storm = hello("engine-1", nonce=1, epoch=(1, number))
+        nonce = number.to_bytes(16, "big")
+        assert halves.on_pull(msgspec.structs.replace(storm, nonce=nonce), 0.0, Peer(1, "b")) is None
+    assert halves.num_over == 2 * MAX_ENGINES - MAX_HELLO_HALVES_PER_ENGINE
+    assert halves.on_pull(HELLO, 0.0) == Greeting(ROUTE, HELLO)
+    late = hello("engine-1", nonce=9)
+    assert halves.on_pull(late, HALF_S, Peer(1, "b")) is None
+    assert halves.on_router(routing_id_of(late), late, HALF_S, Peer(1, "b")) == Greeting(
+        routing_id_of(late), late, Peer(1, "b")
+    )

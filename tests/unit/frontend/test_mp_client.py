@@ -6,14 +6,15 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from itertools import count, islice
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from roundhouse.frontend.live_request import Resumed
 from roundhouse.frontend.live_requests import WaitLimits
+from roundhouse.frontend.liveness import MAX_UNDRAINED_TICKS, TICK_S
 from roundhouse.frontend.loss import LossCause
-from roundhouse.frontend.membership import MAX_PINGS_OUT
+from roundhouse.frontend.membership import MAX_PINGS_OUT, STALLED_S
 from roundhouse.frontend.mp_client import AsyncMPClient, random_session_ids
 from roundhouse.protocol.errors import EngineDeadError, EngineGenerateError, MessageTooLarge, NoEngine, ShuttingDown
 from roundhouse.protocol.frames import ENGINE_TYPES, FRONTEND_TYPES, FrameDecoder, FrameEncoder
@@ -45,7 +46,8 @@ class PlayedLink:
     """Keeps what is sent; `engines` play the other end."""
 
     is_insecure = False
-    num_refused_keys = num_failed_handshakes = num_zap_restarts = 0
+    num_refused_keys = num_failed_handshakes = num_zap_restarts = num_without_hello = 0
+    num_cut: ClassVar[dict[str, int]] = {}
 
     def __init__(self, address: str, *, insecure_mesh: bool, keys: None) -> None:
         self.address = address
@@ -354,6 +356,21 @@ def test_silence_stalls_then_loses_and_a_pong_brings_an_engine_back() -> None:
         assert other.received[-1] == request("r", attempt=1)
         other.output(EngineCoreOutput("r", 1, 0, [7], FinishReason.LENGTH))
         assert resumed_elsewhere(client) == ({LossCause.STALLED: 1}, 3)
+
+    run(main())
+
+
+def test_who_floods_the_sockets_hides_nobodys_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        client = new_client()
+        engine = PlayedEngine(client, hello())
+        await asyncio.sleep(1.1)
+        monkeypatch.setattr(PlayedLink, "drain", lambda _: False)
+        engine.is_answering = False
+        await asyncio.sleep(MAX_UNDRAINED_TICKS * TICK_S - 0.1)
+        assert states(client) == ["admitted"]
+        await asyncio.sleep(STALLED_S + TICK_S)
+        assert states(client) == ["stalled"]
 
     run(main())
 

@@ -3,26 +3,32 @@ import msgspec
 from roundhouse.frontend.guard import KeyCounters
 from roundhouse.frontend.live_request import Resumed
 from roundhouse.frontend.loss import LossCause
+from roundhouse.frontend.mesh_limits import MeshLimits
 from roundhouse.frontend.mp_client import Counters
 from roundhouse.frontend.prometheus import PrometheusStatLogger
 from roundhouse.frontend.stats import EngineSample, FinishedRequest, IterationStats
 from roundhouse.protocol.messages import SchedulerStats
 from roundhouse.protocol.sampling import FinishReason
 from roundhouse.telemetry import metrics as m
+from roundhouse.transport.connection_guard import ConnectionGuard
 from tests.support.scripted_client import ScriptedClient
 
 
 class MeshClient(ScriptedClient):
-    num_waiting = 0
+    num_waiting = num_without_hello = 0
 
     def __init__(self):
         super().__init__()
         self.counters = Counters()
         self.resume_listeners = []
         self.keys = KeyCounters({"key": 0, "epoch": 0}, {"user_id": 0})
+        self.limits = {}
 
     def key_counters(self):
         return self.keys
+
+    def limit_counters(self):
+        return self.limits
 
 
 def read(stat_logger, name, **labels):
@@ -105,6 +111,22 @@ def test_what_keys_kept_out():
     assert read(stat_logger, "roundhouse_mesh_dropped_frames_total", reason="user_id") == 2
     assert read(stat_logger, "roundhouse_mesh_key_reload_failures_total") == 1
     assert read(stat_logger, "roundhouse_mesh_zap_restarts_total") == 1
+
+
+def test_what_was_too_much():
+    client = MeshClient()
+    stat_logger = PrometheusStatLogger(client, model_name="tiny")
+    client.limits = {"hello_rate": 5, "connections": 2}
+    assert read(stat_logger, "roundhouse_mesh_over_limit_total", limit="hello_rate") == 5
+    assert read(stat_logger, "roundhouse_mesh_over_limit_total", limit="connections") == 2
+    assert read(stat_logger, "roundhouse_mesh_over_limit_total", limit="bytes_unread") == 0
+    client.num_without_hello = 7
+    assert read(stat_logger, "roundhouse_mesh_connections_without_hello_total") == 7
+
+
+def test_every_limit_has_a_series():
+    mesh = MeshLimits().counters(0, {**ConnectionGuard({1}, lambda: 0.0).num_cut})
+    assert m.MESH_OVER_LIMIT.labels["limit"] == tuple(mesh)
 
 
 def test_what_resumptions_cost():
