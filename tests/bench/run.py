@@ -94,7 +94,7 @@ def measure(options: argparse.Namespace) -> list[Row]:
         campaign.run_part("resume gap", "tests.bench.resume_gap", arguments, resume_gap.FIGURES)
         for contestant in field.tiny:
             campaign.serve(contestant, CEILING_STAGES, group="tiny", with_process=False)
-        arguments = [str(tiny), DTYPE, str(client.absolute())]
+        arguments = [str(tiny), dtype, str(client.absolute())]
         campaign.run_part("encryption", "tests.bench.encryption", arguments, encryption.FIGURES)
         for part, figures in parts.FIGURES.items():
             campaign.run_part(f"{part} alone", "tests.bench.parts", [part], figures)
