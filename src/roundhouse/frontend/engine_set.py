@@ -33,6 +33,9 @@ from roundhouse.protocol.messages import (
 
 SMALLEST_MESSAGE_BYTES = 1024
 
+SESSION_OVER = "session_over"
+"""The reason of a REFUSED that ends a session that was admitted once; all others answer a Hello."""
+
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
@@ -158,7 +161,7 @@ class EngineSet:
             self._pass_on(member.hello.identity)
         effects: list[Effect] = [Lost(member, verdict)]
         if tell:
-            effects.append(Refuse(member.routing_id, Refused("session_over", verdict.reason), member.peer))
+            effects.append(Refuse(member.routing_id, Refused(SESSION_OVER, verdict.reason), member.peer))
         return effects
 
     def _act(self, member: Member, verdict: Verdict | None) -> list[Effect]:

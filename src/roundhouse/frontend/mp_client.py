@@ -17,7 +17,7 @@ from typing import Any
 from roundhouse.clock import Clock, monotonic
 from roundhouse.frontend.core_client import EngineCoreClient, EngineView
 from roundhouse.frontend.dispatcher import Dispatcher
-from roundhouse.frontend.engine_set import Effect, EngineSet, Lost, Refuse, Welcome
+from roundhouse.frontend.engine_set import SESSION_OVER, Effect, EngineSet, Lost, Refuse, Welcome
 from roundhouse.frontend.guard import KeyCounters
 from roundhouse.frontend.live_request import Resumed
 from roundhouse.frontend.live_requests import LiveRequests, WaitLimits
@@ -381,7 +381,7 @@ class AsyncMPClient(EngineCoreClient):
                     self._changed.set()
                     self._dispatcher.on_taker()
                 case Refuse(routing_id, refused, peer):
-                    self.counters.num_refused += 1
+                    self.counters.num_refused += refused.reason != SESSION_OVER
                     self.link.send(routing_id, self._encoder.encode(refused), generation=peer.generation)
                 case Lost(member, verdict):
                     self._on_lost(member, verdict)
