@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypedDict, Unpack
@@ -88,8 +89,14 @@ class AsyncLLM:
 
     @property
     def max_model_len(self) -> int:
-        """Tokens of prompt and answer together, as the engines that are here can hold them."""
-        return min([self._model_max_len, *(view.hello.max_model_len for view in self.client.engines())])
+        """Tokens of prompt and answer together, as most of the engines that are here can hold them.
+
+        Not as the smallest one can: a single engine, in wrong hands or in the middle of a rollout, would decide what
+        all others serve. It gets what fits there (`LiveRequest.fits`). Between equals the larger number counts.
+        """
+        counts = Counter(view.hello.max_model_len for view in self.client.engines())
+        common = max(counts, key=lambda length: (counts[length], length), default=self._model_max_len)
+        return min(self._model_max_len, common)
 
     @property
     def num_live_requests(self) -> int:

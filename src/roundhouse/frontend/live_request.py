@@ -128,9 +128,10 @@ class LiveRequest:
         return params.max_tokens - len(self.output_token_ids) <= NEARLY_DONE_TOKENS
 
     def fits(self, hello: Hello) -> bool:
-        """Whether that engine can go on with it: the same resume key, and room for what was promised."""
+        """Whether that engine can take it: room for all that was asked for; and once it has started the same resume
+        key, and as much room as was promised."""
         if not self.has_started:
-            return True
+            return hello.max_model_len >= self._num_tokens_asked
         return hello.resume_key == self.resume_key and capacity_of(hello) >= min(self._capacity, self._num_tokens_due)
 
     def place(self, member: Member) -> EngineCoreRequest:
@@ -182,6 +183,12 @@ class LiveRequest:
     def end(self) -> None:
         self.machine.move(End)
         self._leave_member()
+
+    @property
+    def _num_tokens_asked(self) -> int:
+        params = self.request.sampling_params
+        wanted = 0 if params is None else params.max_tokens or 1
+        return len(self.request.prompt_token_ids) + wanted
 
     @property
     def _num_tokens_due(self) -> int:

@@ -4,6 +4,7 @@ import asyncio
 import random
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from roundhouse.frontend.async_llm import AsyncLLM
@@ -205,7 +206,18 @@ def test_a_refused_request_leaves_nothing_behind():
     run(test)
 
 
-def test_the_smallest_context_counts():
+@pytest.mark.parametrize(
+    ("lengths", "expected"), [([40, 1, 40], 40), ([40, 1], 40), ([20, 40], 40), ([20, 20, 40], 20), ([10**6], 4096)]
+)
+def test_no_single_engine_decides_what_context_all_of_them_serve(lengths: list[int], expected: int):
+    client = ScriptedClient()
+    (view,) = client.engines()
+    views = [replace(view, hello=msgspec.structs.replace(HELLO, max_model_len=length)) for length in lengths]
+    client.engines = lambda: views  # type: ignore[method-assign]
+    assert make_llm(client).max_model_len == min(expected, TOKENIZER.max_model_len)
+
+
+def test_the_smallest_context_of_model_settings_and_engines_counts():
     client = ScriptedClient()
     assert make_llm(client).max_model_len == HELLO.max_model_len
     assert make_llm(client, config=FrontendConfig(max_model_len=50)).max_model_len == 50

@@ -152,11 +152,12 @@ def test_new_requests_rank_behind_those_that_began_and_each_by_its_arrival() -> 
     assert (begun.rank, early.rank) == ((False, 9.0, 4.0), (True, 4.0, 2.0))
 
 
-def test_what_no_token_came_of_fits_everywhere() -> None:
-    live = LiveRequest(request(), 10.0)
+def test_what_no_token_came_of_fits_wherever_all_that_was_asked_for_has_room() -> None:
+    live = LiveRequest(request(prompt=[1, 2, 3], max_tokens=20), 10.0)
     live.place(new_member())
     live.lose(LossCause.DIED, 12.0)
-    assert live.fits(hello("b", resume_key="other", max_model_len=1))
+    assert live.fits(hello("b", resume_key="other", max_model_len=23))
+    assert not live.fits(hello("b", resume_key="other", max_model_len=22))
 
 
 def test_tokens_go_on_with_the_resume_key_they_came_with() -> None:
