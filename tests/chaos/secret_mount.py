@@ -6,7 +6,7 @@ import shutil
 from itertools import count
 from pathlib import Path
 
-from roundhouse.transport.key_folder import KUBERNETES_DATA
+from roundhouse.transport.last_good import KUBERNETES_DATA
 
 
 class SecretMount:

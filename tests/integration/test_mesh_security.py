@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -146,7 +147,7 @@ def test_engines_with_keys_are_admitted_and_serve(address: str, store: KeyStore,
         async with client_on(address, store) as client:
             engines.start(address)
             await client.wait_for_engine()
-            check_whole(await stream(client, "r", 3000), 3000)
+            check_whole(await stream(client, "r", 1900), 1900)
             assert client.key_counters().num_refused_peers == {
                 "key": 0,
                 "handshake": 0,
@@ -491,7 +492,53 @@ def test_a_stream_survives_a_server_key_that_goes_too_early(address: str, store:
             await until(lambda: sessions(client) == [("engine-0", 2, 2)])
             store.retire_server()
             check_whole(await running, 300)
-            assert client.counters.num_resumes[LossCause.REVOKED] == 1
+            # By the frontend or by the engine, whichever looked at its folder first.
+            assert sum(client.counters.num_resumes.values()) == 1
+
+    asyncio.run(main())
+
+
+def test_a_server_key_is_replaced_under_its_own_number(address: str, store: KeyStore, engines: Engines) -> None:
+    """As when all keys are made anew because one leaked: who has the old one is out at once."""
+    old = store.read().servers[1]
+
+    async def main() -> None:
+        async with client_on(address, store) as client:
+            engines.start(address, delay_s=0.02)
+            await client.wait_for_engine()
+            running = asyncio.create_task(stream(client, "r", 200))
+            await until(lambda: client.engines()[0].num_inflight == 1)
+            before = client.engines()[0].hello.nonce
+            new = new_pair()
+            store._write(store.frontends / "server-1.key", new.secret, replace=True)
+            await until(lambda: states(client) == [])
+            await until(lambda: client.link.generations == [1])
+            assert client.link._pairs[1].server == new != old
+            store._write(store.engine("engine-0") / "server-1.pub", new.public, replace=True)
+            check_whole(await running, 200)
+            assert client.engines()[0].hello.nonce != before
+            assert sum(client.counters.num_resumes.values()) == 1
+
+    asyncio.run(main())
+
+
+def test_an_engine_leaves_who_has_a_server_key_that_was_taken_away(
+    address: str, store: KeyStore, engines: Engines
+) -> None:
+    """The thief of a server key keeps its port and its list of engines, and its folder never changes."""
+    thief = KeyStore(store.folder.parent / "stolen")
+    shutil.copytree(store.folder, thief.folder)
+
+    async def main() -> None:
+        async with client_on(address, thief) as client:
+            engines.start(address)
+            await client.wait_for_engine()
+            store.rotate_server()
+            await stays(lambda: sessions(client) == [("engine-0", 1, 1)], 1.5)
+            store.retire_server()
+            await until(lambda: sessions(client) == [])
+            await until(lambda: "its server key was taken away" in engines.log())
+            await stays(lambda: sessions(client) == [], 1.5)
 
     asyncio.run(main())
 

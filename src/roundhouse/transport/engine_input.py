@@ -88,7 +88,7 @@ class PushBroken:
 
 @dataclass(frozen=True, slots=True)
 class KeysChanged:
-    """For sessions from now on; those that live are handed over."""
+    """For sessions from now on; those that live are handed over, or closed where their server key is gone."""
 
     keys: EngineKeys
 
@@ -221,7 +221,9 @@ class _InputThread:
                     if session is not None:
                         self._obey(session, session.link.on(s.Broken(reason), now), now)
                 case KeysChanged(keys):
-                    self._handover.set_keys(keys)
+                    for client_index in self._handover.set_keys(keys):
+                        session = self._sessions[client_index]
+                        self._obey(session, session.link.on(s.Broken("its server key was taken away"), now), now)
                 case StopInput():
                     self._is_stopped = True
 

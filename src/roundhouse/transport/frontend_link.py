@@ -158,18 +158,22 @@ class FrontendLink:
             self._guard.start(asyncio.get_running_loop())
 
     def set_keys(self, keys: FrontendKeys) -> None:
-        """For who connects from now on. What came by a generation that is gone from `keys` ends with its ports. A port
-        that cannot be bound is logged and tried again by `watch`. Without keys before, nothing happens."""
+        """For who connects from now on. What came by a server key that is gone from `keys`, or is another one there,
+        ends with its ports: the next send to it says that it is gone. A port that cannot be bound is logged and tried
+        again by `watch`; after ports were closed all are left to it, since libzmq gives them back a little later.
+        Without keys before, nothing happens."""
         if self._zap is None or self._is_closed:
             return
         self._zap.allow(keys.grants)
-        for generation in [number for number in self._pairs if number not in keys.servers]:
+        gone = [number for number, pair in self._pairs.items() if keys.servers.get(number) != pair.server]
+        for generation in gone:
             pair = self._pairs.pop(generation)
             self._num_failed_before += pair.num_failed_handshakes
             pair.close()
             logger.info("the server key of generation %d is gone, and its ports are closed", generation)
         self._wanted = keys.servers
-        self._bind_wanted()
+        if not gone:
+            self._bind_wanted()
 
     def watch(self) -> None:
         """To be called every second or so: mends what failed."""

@@ -5,6 +5,10 @@ another by the wanted one; then it is superseded, and the frontend ends it when 
 credential is the newest server key with the engine's present key. While an address has no session, the generations take
 turns: a frontend may not listen by the newest yet, or no longer by the older.
 
+A session by a server key that is not the engine's any more stays for nothing: who is at its other end may be who stole
+that key. One by a client key of the engine's own from before stays until it is superseded: that key lets nobody pose as
+a frontend, and whether it is still good is for the frontend to say.
+
 Pure: `now` is given. `dialer` decides when an address without a session is tried.
 """
 
@@ -47,10 +51,12 @@ class Handover:
         self._turns: dict[FrontendAddress, int] = {}
         self._retries: dict[FrontendAddress, _Retry] = {}
 
-    def set_keys(self, keys: EngineKeys) -> None:
+    def set_keys(self, keys: EngineKeys) -> list[ClientIndex]:
+        """Sessions to close now: whoever has the server key that they were opened by is no longer believed."""
         self._credentials = keys.credentials()
         self._turns.clear()
         self._retries.clear()
+        return [number for number, session in self._sessions.items() if not _is_believed(session.credential, keys)]
 
     def first(self, address: FrontendAddress) -> Credential | None:
         """For a session with an address that has none. None: it needs no key, or there are none."""
@@ -112,3 +118,7 @@ class Handover:
                 retry = self._retries.get(session.address)
                 found.append((session.address, wanted, 0.0 if retry is None else retry.due))
         return found
+
+
+def _is_believed(credential: Credential | None, keys: EngineKeys) -> bool:
+    return credential is None or keys.servers.get(credential.generation) == credential.server_public

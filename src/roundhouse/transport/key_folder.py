@@ -12,11 +12,10 @@ from typing import Generic, TypeVar
 
 from roundhouse.protocol.errors import ConfigError
 from roundhouse.transport.keys import is_key_file, is_secret
+from roundhouse.transport.last_good import LastGood, is_mounted, read_version
 
 POLL_S = 1.0
 MAX_FILE_BYTES = 2**22
-KUBERNETES_DATA = "..data"
-"""The link that a kubelet swaps when a mounted Secret changes: behind it are all files of one version."""
 
 T = TypeVar("T")
 
@@ -29,19 +28,13 @@ def read_key_files(folder: Path) -> dict[str, str]:
     Raises `ConfigError`, also for a secret key that others than its owner may read. In a mounted Secret the modes are
     the volume's (with fsGroup the group reads), and the container is alone with it: they are not looked at there.
     """
-    link = folder / KUBERNETES_DATA
-    is_mounted = link.is_symlink()
-    while True:
-        # Resolved once: what is read is of one version, even if the link is swapped meanwhile.
-        version = link.resolve() if is_mounted else folder
-        try:
-            names = sorted(name for name in os.listdir(version) if is_key_file(name))
-            return {name: _read(version / name, check_mode=is_secret(name) and not is_mounted) for name in names}
-        except OSError as error:
-            # A kubelet removes the old version as soon as it has swapped the link.
-            if is_mounted and link.resolve() != version:
-                continue
-            raise ConfigError(f"{error.filename or folder}: {error.strerror}") from None
+
+    def read(version: Path) -> dict[str, str]:
+        names = sorted(name for name in os.listdir(version) if is_key_file(name))
+        are_ours = not is_mounted(folder)
+        return {name: _read(version / name, check_mode=are_ours and is_secret(name)) for name in names}
+
+    return read_version(folder, read)
 
 
 def _read(path: Path, *, check_mode: bool) -> str:
@@ -59,36 +52,27 @@ def _read(path: Path, *, check_mode: bool) -> str:
 
 
 class KeyFolder(Generic[T]):
-    """`keys`: of the last good version. The first one is read at once: raises `ConfigError` when it is not good.
-
-    num_failures: versions that were not good, each counted and logged once; the last good one stays in force. It may
-    be read from anywhere.
-    """
+    """`keys`: of the last good version. The first one is read at once: raises `ConfigError` when it is not good."""
 
     def __init__(self, folder: Path, parse: Callable[[Mapping[str, str]], T]) -> None:
         self.folder = folder
-        self.num_failures = 0
         self._parse = parse
-        self._files = read_key_files(folder)
-        self._failure: str | None = None
-        self.keys = self._parsed(self._files)
+        self._last_good = LastGood(lambda: read_key_files(folder), self._parsed, what="the keys")
 
-    def poll(self) -> T | None:
-        """The new keys; None while nothing changed, or what changed is not good."""
-        try:
-            files = read_key_files(self.folder)
-            if files == self._files:
-                self._failure = None
-                return None
-            keys = self._parsed(files)
-        except ConfigError as error:
-            if error.message != self._failure:
-                self._failure = error.message
-                self.num_failures += 1
-                logger.error("the keys are not read again, those from before stay in force: %s", error.message)
-            return None
-        self._failure, self._files, self.keys = None, files, keys
-        logger.info("the keys in %s changed and are in force", self.folder)
+    @property
+    def keys(self) -> T:
+        return self._last_good.value
+
+    @property
+    def num_failures(self) -> int:
+        """As in `LastGood`."""
+        return self._last_good.num_failures
+
+    def poll(self, adopt: Callable[[T], object] | None = None) -> T | None:
+        """As in `LastGood`: the new keys, or None. Raises nothing."""
+        keys = self._last_good.poll(adopt)
+        if keys is not None:
+            logger.info("the keys in %s changed and are in force", self.folder)
         return keys
 
     def _parsed(self, files: Mapping[str, str]) -> T:
@@ -99,7 +83,8 @@ class KeyFolder(Generic[T]):
 
 
 class KeyWatch(Generic[T]):
-    """Polls `folder` in a thread of its own, since a mount may hang; calls `post` there with each new version."""
+    """Polls `folder` in a thread of its own, since a mount may hang; calls `post` there with each new version, and
+    again while that raises."""
 
     def __init__(self, folder: KeyFolder[T], post: Callable[[T], None], *, interval_s: float = POLL_S) -> None:
         self._folder = folder
@@ -117,6 +102,8 @@ class KeyWatch(Generic[T]):
 
     def _run(self) -> None:
         while not self._stopped.wait(self._interval_s):
-            keys = self._folder.poll()
-            if keys is not None and not self._stopped.is_set():
-                self._post(keys)
+            self._folder.poll(self._adopt)
+
+    def _adopt(self, keys: T) -> None:
+        if not self._stopped.is_set():
+            self._post(keys)

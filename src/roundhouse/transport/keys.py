@@ -123,10 +123,15 @@ def parse_frontend_keys(files: Mapping[str, str]) -> FrontendKeys:
 
 def parse_engine_keys(files: Mapping[str, str]) -> EngineKeys:
     """files: name → text. Raises `ConfigError` that names the file at fault."""
+    client = parse_client_key(files)
+    return EngineKeys(client, {number: _key(name, files[name]) for number, name in _servers(files, "pub").items()})
+
+
+def parse_client_key(files: Mapping[str, str]) -> KeyPair:
+    """Of an engine's files. Raises `ConfigError`."""
     if CLIENT_KEY not in files:
         raise ConfigError(f"there is no {CLIENT_KEY}, the engine's secret key")
-    servers = {number: _key(name, files[name]) for number, name in _servers(files, "pub").items()}
-    return EngineKeys(pair_of(_key(CLIENT_KEY, files[CLIENT_KEY])), servers)
+    return pair_of(_key(CLIENT_KEY, files[CLIENT_KEY]))
 
 
 class _AllowedKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

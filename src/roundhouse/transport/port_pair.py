@@ -57,6 +57,7 @@ class PortPair:
     ) -> None:
         self._guard = guard
         self.generation = generation
+        self.server = server
         self.num_failed_handshakes = 0
         here = address.of_generation(generation) if isinstance(address, TcpAddress) else address
         self.router = _bind(context, sockets.bind_router, _bindable(here.input_endpoint), server)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import click.testing
@@ -50,6 +52,7 @@ def test_new_keys_fit_each_other_and_are_ones_own(folder: Path) -> None:
     said = run("new", folder, "--engines", "a, b")
     store = KeyStore(folder)
     assert sorted(files(folder)) == [
+        ".lock",
         "engines/a/client.key",
         "engines/a/server-1.pub",
         "engines/b/client.key",
@@ -128,6 +131,67 @@ def test_one_key_or_a_whole_engine_is_revoked(store: KeyStore, folder: Path) -> 
         store.revoke("a")
     store.add("a")
     assert store.identities() == ["a", "b"]
+
+
+@pytest.mark.parametrize("text", ["not a key", "", "~" * 40], ids=["words", "empty", "no Z85"])
+def test_a_broken_key_of_the_engine_keeps_nobody_from_revoking_it(store: KeyStore, text: str) -> None:
+    before = allowed(store)
+    client = store.engine("a") / "client.key"
+    client.write_text(text)
+    for operation in (lambda: store.rotate_engine("a"), lambda: store.retire_engine("a")):
+        with pytest.raises(ConfigError, match="a key has 40 characters of Z85"):
+            operation()
+    assert allowed(store) == before
+    # By its name in the list, with the folder left as it is: nobody knows whose key is there.
+    assert [grant.public for grant in store.revoke("a", before[0][1])] == [before[0][1]]
+    assert client.exists()
+
+
+def test_an_engine_is_revoked_with_its_folder_whatever_is_in_it(store: KeyStore) -> None:
+    (store.engine("a") / "client.key").chmod(0o644)
+    store.revoke("a")
+    assert ([name for name, _, _ in allowed(store)], store.identities()) == (["b"], ["b"])
+
+
+def test_a_folder_that_stays_is_told_with_what_is_done(store: KeyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rmtree(folder: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    with pytest.raises(ConfigError) as raised:
+        store.revoke("a")
+    assert raised.value.message == (
+        f"engine a is revoked (bring {store.frontends} to the frontends), but its folder is still there: "
+        f"{store.engine('a')}: Permission denied"
+    )
+    assert [name for name, _, _ in allowed(store)] == ["b"]
+
+
+def test_a_file_that_cannot_be_removed_is_an_error_of_ours(store: KeyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.rotate_server()
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    with pytest.raises(ConfigError, match=r"server-1\.pub: Permission denied"):
+        store.retire_server()
+    assert list(store.read().servers) == [1, 2]
+
+
+def test_operations_at_once_lose_nothing(store: KeyStore) -> None:
+    """Each reads the list and writes it whole."""
+    names = [f"more-{number}" for number in range(8)]
+    with ThreadPoolExecutor(len(names)) as threads:
+        list(threads.map(lambda name: KeyStore(store.folder).add(name), names))
+    assert sorted(name for name, _, _ in allowed(store)) == ["a", "b", *names]
+
+
+@pytest.mark.parametrize("operation", ["rotate_server", "retire_server"])
+def test_nothing_is_made_where_no_keys_are(folder: Path, operation: str) -> None:
+    with pytest.raises(ConfigError, match="has no keys: `roundhouse keys new"):
+        getattr(KeyStore(folder), operation)()
+    assert not folder.exists()
 
 
 def test_what_there_is_is_shown_without_a_secret(store: KeyStore, folder: Path) -> None:

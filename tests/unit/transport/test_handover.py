@@ -2,10 +2,12 @@
 
 from itertools import count
 
+import pytest
+
 from roundhouse.protocol.identity import ClientIndex
 from roundhouse.transport.address import IpcAddress, TcpAddress
 from roundhouse.transport.handover import FIRST_S, Handover
-from roundhouse.transport.keys import EngineKeys, KeyPair
+from roundhouse.transport.keys import Credential, EngineKeys, KeyPair
 
 A, B = TcpAddress("10.0.0.1", 5570), TcpAddress("10.0.0.2", 5570)
 CLIENT, NEXT_CLIENT = KeyPair("c1", "s1"), KeyPair("c2", "s2")
@@ -114,9 +116,41 @@ def test_a_session_that_ends_is_dialled_again_and_others_are_left_alone() -> Non
     assert engine.handover.closed(engine.dial(A, admitted=False), 1.0) is True
 
 
-def test_a_rollback_is_a_handover_too() -> None:
-    engine = Engine(NEW)
-    engine.dial()
+def test_a_rollback_to_another_key_is_dialled_by_that_one() -> None:
+    engine = Engine(BOTH)
+    newer = engine.dial()
+    assert engine.handover.set_keys(EngineKeys(CLIENT, OLD)) == [newer]
+    assert engine.handover.closed(newer, 0.0) is True
+    assert engine.handover.first(A) == Credential(1, "one", CLIENT)
+
+
+@pytest.mark.parametrize(
+    ("keys", "are_closed"),
+    [
+        (EngineKeys(CLIENT, OLD), False),
+        (EngineKeys(CLIENT, BOTH), False),
+        (EngineKeys(NEXT_CLIENT, BOTH), False),
+        (EngineKeys(CLIENT, NEW), True),
+        (EngineKeys(CLIENT, {1: "another under the same number"}), True),
+        (EngineKeys(CLIENT, {2: "one"}), True),
+    ],
+)
+def test_no_session_outlives_its_server_key_and_each_its_client_key(keys: EngineKeys, are_closed: bool) -> None:
+    engine = Engine(OLD)
+    sessions = [engine.dial(A), engine.dial(B, admitted=False)]
+    ipc = next(engine.numbers)
+    engine.handover.opened(ipc, IpcAddress("/run/mesh"), None, is_handover=False)
+    assert engine.handover.set_keys(keys) == (sessions if are_closed else [])
+
+
+def test_all_sessions_with_an_address_lose_their_key_and_it_is_dialled_once() -> None:
+    engine = Engine(OLD)
+    superseded = engine.dial()
+    engine.handover.set_keys(EngineKeys(NEXT_CLIENT, OLD))
+    present = engine.hand_over(0.0)
     engine.handover.set_keys(EngineKeys(CLIENT, OLD))
-    ((_, credential),) = engine.handover.due(0.0)
-    assert credential.generation == 1
+    attempt = engine.hand_over(0.0, admitted=False)
+    closing = engine.handover.set_keys(EngineKeys(CLIENT, NEW))
+    assert closing == [superseded, present, attempt]
+    assert [engine.handover.closed(number, 1.0) for number in closing] == [False, False, True]
+    assert engine.handover.first(A) == Credential(2, "two", CLIENT)

@@ -83,6 +83,19 @@ def test_a_version_that_is_removed_while_it_is_read_is_no_failure(
     assert (keys.poll(), keys.num_failures) == (2, 0)
 
 
+def test_a_link_that_leads_round_in_a_circle_is_a_failure_and_no_more(tmp_path: Path) -> None:
+    mount(tmp_path, "..2026_01", "1")
+    keys = KeyFolder(tmp_path, parse)
+    (tmp_path / "..data").unlink()
+    (tmp_path / "..data").symlink_to("..data")
+    assert (keys.poll(), keys.num_failures) == (None, 1)
+    with pytest.raises(ConfigError, match="Too many levels of symbolic links"):
+        read_key_files(tmp_path)
+    (tmp_path / "..data").unlink()
+    mount(tmp_path, "..2026_02", "2")
+    assert (keys.poll(), keys.num_failures) == (2, 1)
+
+
 def test_what_is_broken_leaves_the_last_good_version_and_is_told_once(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -92,7 +105,7 @@ def test_what_is_broken_leaves_the_last_good_version_and_is_told_once(
         assert (keys.poll(), keys.num_failures) == (expected, failures)
     assert keys.keys == 2
     told = [record.message for record in caplog.records if record.levelname == "ERROR"]
-    said = f"the keys are not read again, those from before stay in force: {folder}: allowed.json: broken"
+    said = f"the keys stay as they are: {folder}: allowed.json: broken"
     assert told == [said] * 2
 
 
@@ -136,3 +149,21 @@ def test_the_watch_posts_each_new_version(folder: Path) -> None:
     watch.start()
     watch._thread.join(10)
     assert posted == [2]
+
+
+def test_the_watch_outlives_what_its_receiver_raises_and_brings_that_version_again(folder: Path) -> None:
+    """A version that nobody took may be the one that revokes a key."""
+    posted: list[int] = []
+
+    def post(keys: int) -> None:
+        posted.append(keys)
+        if len(posted) < 3:
+            raise RuntimeError("not now")
+        watch.stop()
+
+    keys = KeyFolder(folder, parse)
+    watch = KeyWatch(keys, post, interval_s=0.001)
+    (folder / "allowed.json").write_text("2")
+    watch.start()
+    watch._thread.join(10)
+    assert (posted, keys.num_failures, keys.keys) == ([2, 2, 2], 1, 2)
