@@ -20,6 +20,7 @@ PLACES: dict[str, tuple[str, str]] = {
     "engine_input": ("engine", "ENGINE"),
     "frontend_outputs": ("frontend", "FRONTEND"),
     "http": ("http", "HTTP"),
+    "http_bytes": ("http_bytes", "HTTP_BYTES"),
     "safetensors": ("model_files", "SAFETENSORS"),
     "gguf": ("model_files", "GGUF"),
     "model_folder": ("model_files", "FOLDER"),

@@ -84,9 +84,16 @@ def test_ten_thousand_connections_that_come_and_go(siege: Siege) -> None:
 
 
 def test_a_dead_key_handler(siege: Siege) -> None:
+    """Nobody comes in meanwhile, not even by a key that is on the list; who is in stays."""
     siege.kill_zap()
-    attack = withstand(siege, "unknown_key", max_log_lines=MAX_LOG_LINES + 200)
-    assert attack.after.num_zap_restarts == 1
+    attack = withstand(siege, "known_key", max_log_lines=MAX_LOG_LINES + 200)
+    assert attack.result == {"heard": 0}
+    assert attack.added("refused", "handshake") > 0
+    assert (attack.added("counters", "admitted"), attack.after.num_zap_restarts) == (0, 0)
+    siege.wake_zap()
+    siege.quiet(2.0)
+    again = withstand(siege, "silent_member")
+    assert (again.added("counters", "admitted"), again.after.num_zap_restarts) == (1, 1)
 
 
 def test_noise_by_an_engines_key(siege: Siege) -> None:
@@ -144,4 +151,6 @@ def test_a_member_that_never_answers(siege: Siege) -> None:
     """It is what a stolen key can be: an engine. The streams of the others are not its business."""
     siege.quiet(4.0)
     attack = withstand(siege, "silent_member")
-    assert attack.result == {"num_requests": 0}
+    assert attack.added("counters", "admitted") == 1
+    assert attack.result == {"was_asked": True, "num_requests": 0}
+    assert attack.after.stalled == ["engine-1"]

@@ -289,9 +289,18 @@ def test_two_halves_by_two_keys_are_no_greeting(address: str, store: KeyStore, c
             peer = crafted()
             peer.connect(push_credential=old)
             peer.greet()
-            await asyncio.sleep(1.0)
-            assert client.engines() == []
+            halves = client._engines._halves._halves
+            await until(lambda: len(halves) == 2)
+            assert (client.engines(), {hello.nonce for hello in (half.hello for half in halves.values())}) == (
+                [],
+                {peer.hello.nonce},
+            )
             assert client.key_counters().num_refused_peers["identity"] == 0
+            # By one key they are a greeting.
+            admitted = await crafted().join()
+            assert [member.session_id for member in client._engines.members()] == [admitted.session_id]
+            assert len(halves) == 2
+            assert peer.hears_nothing()
 
     asyncio.run(main())
 

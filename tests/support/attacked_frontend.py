@@ -5,7 +5,8 @@ pinned to the engine that came first, and checked token by token; when it ends t
 asks, a line of JSON on stdout answers:
 
     report    what happened since the report before, and totals; see `Report`
-    zap       the handler of the keys dies at the next connection; it is started again as always
+    kill zap  the handler of the keys dies at the next connection, and nobody starts it again
+    wake zap  until now: it is started again as always
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ PROMPT = list(range(1, 98))
 
 
 class Report(msgspec.Struct):
-    """What happened since the report before, the first three, and totals.
+    """What happened since the report before, the first three and the last, and totals.
 
     fewest_tokens: that came by one of the streams. gap_s: the longest between two tokens of one stream. turn_cpu_s: of
-    the event loop's thread, the most between two looks at its descriptors.
+    the event loop's thread, the most between two looks at its descriptors. stalled: engines that were.
     """
 
     fewest_tokens: int
@@ -54,6 +55,7 @@ class Report(msgspec.Struct):
     without_hello: int
     counters: dict[str, Any]
     num_zap_restarts: int
+    stalled: list[str]
 
 
 class TurnLoop(asyncio.SelectorEventLoop):
@@ -87,6 +89,7 @@ class Frontend:
         self._tokens = [0] * self._num_streams
         self._last_at = [0.0] * self._num_streams
         self._gap_s = 0.0
+        self._stalled: set[str] = set()
 
     async def run(self) -> None:
         self._client.start()
@@ -95,6 +98,8 @@ class Frontend:
         for slot in range(self._num_streams):
             await self._begin(slot)
         reading = asyncio.create_task(self._read())
+        handler: Any = self._client.link._zap
+        working = zap.answer
         say("ready")
         lines = asyncio.Queue[str]()
         loop = asyncio.get_running_loop()
@@ -102,8 +107,13 @@ class Frontend:
         while (line := (await lines.get()).strip()) and not reading.done():
             if line == "report":
                 say(msgspec.json.encode(self._report()).decode())
-            elif line == "zap":
-                break_zap()
+            elif line == "kill zap":
+                zap.answer = break_down
+                handler.watch = lambda: None
+                say("done")
+            elif line == "wake zap":
+                zap.answer = working
+                del handler.watch
                 say("done")
 
     async def _begin(self, slot: int) -> None:
@@ -116,7 +126,9 @@ class Frontend:
 
     async def _read(self) -> None:
         while True:
-            for output in (await self._client.get_output_async()).outputs:
+            outputs = (await self._client.get_output_async()).outputs
+            self._stalled |= {view.identity for view in self._client.engines() if view.state == "stalled"}
+            for output in outputs:
                 name, now = output.request_id, time.monotonic()
                 slot, place = self._slots[name], self._places[name]
                 expected = [PROMPT[(place + ahead) % len(PROMPT)] for ahead in range(len(output.new_token_ids))]
@@ -158,20 +170,16 @@ class Frontend:
                 "resumes": sum(client.counters.num_resumes.values()),
             },
             keys.num_zap_restarts,
+            sorted(self._stalled),
         )
+        self._stalled = set()
         self._tokens = [0] * self._num_streams
         self._gap_s = loop.longest_cpu_s = 0.0
         return report
 
 
-def break_zap() -> None:
-    working = zap.answer
-
-    def break_down(*_: Any) -> Any:
-        zap.answer = working
-        raise RuntimeError("killed by the test")
-
-    zap.answer = break_down
+def break_down(*_: Any) -> Any:
+    raise RuntimeError("killed by the test")
 
 
 def say(line: str) -> None:

@@ -33,6 +33,7 @@ from roundhouse.protocol.messages import (
     EngineCoreOutputs,
     EngineCoreRequest,
     Hello,
+    Ping,
     Pong,
     SchedulerStats,
     UtilityOutput,
@@ -159,6 +160,15 @@ def unknown_key(attacker: Attacker) -> Result:
         attacker.send_at_once(attacker.dealer, [b""])
     time.sleep(1.5)
     return {}
+
+
+def known_key(attacker: Attacker) -> Result:
+    """Its key is on the list, and it greets as an engine does."""
+    for _ in range(10):
+        hello = attacker.hello()
+        attacker.open(attacker.credential(), hello)
+        attacker.greet(hello)
+    return {"heard": len(attacker.heard(2))}
 
 
 def garbage(attacker: Attacker) -> Result:
@@ -332,8 +342,11 @@ def listen_for_another(attacker: Attacker) -> Result:
 def silent_member(attacker: Attacker) -> Result:
     """It is admitted, and answers nothing: no Ping, no request."""
     attacker.join()
-    found = attacker.heard(4)
-    return {"num_requests": sum(isinstance(message, EngineCoreRequest) for message in found)}
+    found = attacker.heard(5)
+    return {
+        "was_asked": any(isinstance(message, Ping) for message in found),
+        "num_requests": sum(isinstance(message, EngineCoreRequest) for message in found),
+    }
 
 
 ATTACKS: dict[str, Callable[[Attacker], Result]] = {
@@ -341,6 +354,7 @@ ATTACKS: dict[str, Callable[[Attacker], Result]] = {
     for attack in (
         no_key,
         unknown_key,
+        known_key,
         garbage,
         announce_2_gib,
         pour_without_key,

@@ -70,7 +70,11 @@ class Siege:
         raise AssertionError("a stream stands still")
 
     def kill_zap(self) -> None:
-        self._ask("zap")
+        """The handler of the keys dies at the next connection, and stays dead until `wake_zap`."""
+        self._ask("kill zap")
+
+    def wake_zap(self) -> None:
+        self._ask("wake zap")
 
     def quiet(self, seconds: float) -> Attack:
         before, memory = self.report(), _Memory(self._frontend.pid)

@@ -17,7 +17,9 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "roundhouse"
 PAGE = (ROOT / "docs" / "adr" / "0006-known-advisories.md").read_text()
 ROWS = [line for line in PAGE.splitlines() if line.startswith("| ") and not line.startswith(("| advisory", "| ---"))]
-NAMED_TESTS = sorted(set(re.findall(r"`~(\S+\.py)::(\w+)`", PAGE)))
+NAMED_TEST, NAMED_FILE = re.compile(r"`~(\S+\.py)::(\w+)`"), re.compile(r"`(\w+/\w+\.py)`")
+NAMED_TESTS = sorted(set(NAMED_TEST.findall(PAGE)))
+NAMED_FILES = sorted(set(NAMED_FILE.findall(PAGE)))
 MODULES = sorted(SOURCE.rglob("*.py"))
 ROUTES = ["/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"]
 CHAT_ROUTES = ["/v1/chat/completions", "/tokenize"]
@@ -25,8 +27,10 @@ CHAT_ROUTES = ["/v1/chat/completions", "/tokenize"]
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.split("|")[1].strip())
 def test_a_row_has_tests_or_a_reason(row: str) -> None:
+    """A reason names what one can look at: a test, or a file of the source that says so."""
     here = row.split("|")[3].strip()
     assert re.match(r"test: `~\S+`|cannot occur: \w", here)
+    assert NAMED_TEST.search(here) or NAMED_FILE.search(here)
 
 
 def test_no_advisory_is_asked_of_twice() -> None:
@@ -39,6 +43,37 @@ def test_no_advisory_is_asked_of_twice() -> None:
 def test_a_test_that_is_named_is_there(path: str, name: str) -> None:
     tree = ast.parse((ROOT / "tests" / path).read_text())
     assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+@pytest.mark.parametrize("path", NAMED_FILES)
+def test_a_file_that_is_named_is_there(path: str) -> None:
+    assert (SOURCE / path).is_file()
+
+
+UNSERVED_MEDIA = ["image_url", "video_url", "audio_url", "input_audio", "file"]
+
+
+@pytest.mark.parametrize("kind", UNSERVED_MEDIA)
+@pytest.mark.parametrize("path", CHAT_ROUTES)
+def test_nothing_that_a_request_names_is_fetched(path: str, kind: str) -> None:
+    part = {"type": kind, kind: {"url": "http://127.0.0.1:9/", "data": "", "format": "wav"}}
+    answer = post(app(), path, {"messages": [{"role": "user", "content": [part]}], "max_tokens": 3})
+    assert (answer.status, answer.json["error"]["param"]) == (400, "messages[0].content[0].type")
+
+
+FETCHES = {"requests", "httpx", "aiohttp", "urllib3", "urllib.request.urlopen", "http.client"}
+
+
+@pytest.mark.parametrize("package", ["server", "frontend", "grammar", "protocol", "scheduler", "runner", "engine"])
+def test_what_serves_requests_has_nothing_to_fetch_by(package: str) -> None:
+    for module in sorted((SOURCE / package).rglob("*.py")):
+        assert not calls_and_imports(ast.parse(module.read_text())) & FETCHES, module
+
+
+@pytest.mark.parametrize("field", ["prompt_embeds", "logits_processors", "kv_transfer_params"])
+def test_no_tensor_and_no_code_comes_by_http(field: str) -> None:
+    answer = post(app(), "/v1/completions", {"prompt": "a", "max_tokens": 1, field: "gAAA"})
+    assert (answer.status, field in answer.json["error"]["message"]) == (400, True)
 
 
 def calls_and_imports(tree: ast.AST) -> set[str]:
@@ -82,13 +117,37 @@ def test_no_module_trusts_remote_code() -> None:
 
 
 OUR_OWN_BUGS = {
+    # Accounts of the scheduler's own: an id is live once (`scheduler.admission`), a block is free or it is not.
+    ("kvcache/block.py", "block is not self._root"),
+    ("kvcache/block.py", "block.previous is None"),
+    ("kvcache/block_pool.py", "num_blocks <= len(self.free_list)"),
+    ("kvcache/block_pool.py", "block.ref_count > 0"),
+    ("kvcache/block_pool.py", "block.block_hash is None"),
+    ("kvcache/manager.py", "not computed_blocks"),
+    ("scheduler/queue.py", "request.request_id not in self._entries"),
+    # The plan is the scheduler's, and the runner takes it whole.
+    ("runner/input_batch.py", "request.request_id not in self.row_of"),
+    ("runner/input_batch.py", "(after <= num_tokens).all()"),
+    ("runner/model_runner.py", "request.num_computed_tokens == 0"),
+    # `models.determinism` refuses such a model at the start.
+    ("runner/attention_tiled.py", "options.softcap is None and options.sinks is None"),
     ("frontend/stop_strings.py", "stops and all(stops)"),
     ("protocol/identity.py", "len(nonce) == ROUTING_NONCE_BYTES"),
 }
 """Assertions that no input reaches: the caller has checked, or made, what they look at."""
 
 
-@pytest.mark.parametrize("package", ["cli", "engine", "frontend", "protocol", "server", "transport", "model_store"])
+PACKAGES = [
+    *("cli", "engine", "frontend", "grammar", "kvcache", "model_store", "models", "offline", "protocol", "runner"),
+    *("scheduler", "server", "telemetry", "transport"),
+]
+
+
+def test_every_package_is_asked_for_its_assertions() -> None:
+    assert sorted(path.parent.name for path in SOURCE.glob("*/__init__.py")) == PACKAGES
+
+
+@pytest.mark.parametrize("package", PACKAGES)
 def test_no_assertion_checks_what_came_from_outside(package: str) -> None:
     """`python -O` leaves assertions out. Here they only tell a reader, and the type checker, what is so anyhow."""
     for module in sorted((SOURCE / package).rglob("*.py")):

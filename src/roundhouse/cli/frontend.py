@@ -25,6 +25,7 @@ from roundhouse.frontend.live_requests import WaitLimits
 from roundhouse.frontend.mp_client import AsyncMPClient
 from roundhouse.model_store import ModelFolder, resolve_model
 from roundhouse.protocol.errors import ConfigError
+from roundhouse.protocol.limits import MAX_ADMIN_CONNECTIONS
 from roundhouse.server.admin import Admin
 from roundhouse.server.door import Door, DoorState
 from roundhouse.server.gate import PUBLIC_PATHS, Gate
@@ -110,7 +111,7 @@ class HttpFrontend:
             token=token,
             is_loopback=ipaddress.ip_address(host).is_loopback,
         )
-        self._servers.append((HttpServer(admin.app), listener))
+        self._servers.append((HttpServer(admin.app, max_connections=MAX_ADMIN_CONNECTIONS), listener))
         logger.info("the admin port is at http://%s:%d", url_host(host), listener.getsockname()[1])
         return admin
 

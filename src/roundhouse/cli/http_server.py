@@ -50,8 +50,8 @@ def url_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def max_connections() -> int:
-    """What an HTTP port takes, of the files that the process may have open (`descriptors` raised that before).
+def max_api_connections() -> int:
+    """What the API's port takes, of the files that the process may have open (`descriptors` raised that before).
 
     A connection over it is told so. One for which there is no file would wait in the socket's queue and be told
     nothing, and the mesh's sockets and a model's files need theirs.
@@ -64,8 +64,11 @@ def max_connections() -> int:
 class HttpServer(uvicorn.Server):
     """uvicorn without its signal handlers: the command decides what a signal means."""
 
-    def __init__(self, app: Any) -> None:
-        protocol: Any = partial(BoundedHttpProtocol, max_connections=max_connections())
+    def __init__(self, app: Any, *, max_connections: int | None = None) -> None:
+        """max_connections: at its port; one over it is told so and closed. None: the API's (`max_api_connections`)."""
+        if max_connections is None:
+            max_connections = max_api_connections()
+        protocol: Any = partial(BoundedHttpProtocol, max_connections=max_connections)
         super().__init__(
             uvicorn.Config(
                 app,

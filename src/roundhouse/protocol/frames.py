@@ -6,12 +6,17 @@ a new layout gets a new byte. Sizes and counts are checked before sending and be
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from roundhouse.protocol import messages as m
 from roundhouse.protocol.errors import MalformedFrame, MessageTooLarge
-from roundhouse.protocol.limits import MAX_FRAMES, MAX_MESSAGE_BYTES
+from roundhouse.protocol.limits import (
+    MAX_CONTROL_PAYLOAD_BYTES,
+    MAX_FRAMES,
+    MAX_INPUT_PAYLOAD_BYTES,
+    MAX_MESSAGE_BYTES,
+)
 from roundhouse.protocol.serial import Buffer, MsgpackDecoder, MsgpackEncoder
 
 ENGINE_CORE_DEAD = b"ENGINE_CORE_DEAD"
@@ -41,6 +46,17 @@ ENGINE_TYPES: dict[type, bytes] = {
 }
 """Engine → frontend."""
 
+PAYLOAD_BOUNDS: dict[type, int] = {
+    m.EngineCoreRequest: MAX_INPUT_PAYLOAD_BYTES,
+    m.AbortRequests: MAX_INPUT_PAYLOAD_BYTES,
+    m.Admitted: MAX_INPUT_PAYLOAD_BYTES,
+    m.StartDPWave: MAX_CONTROL_PAYLOAD_BYTES,
+    m.UtilityRequest: MAX_CONTROL_PAYLOAD_BYTES,
+    m.Ping: MAX_CONTROL_PAYLOAD_BYTES,
+    m.Refused: MAX_CONTROL_PAYLOAD_BYTES,
+}
+"""Of the msgpack of a message; what is not here has its encoder's and its decoder's bound alone."""
+
 
 def size_of(frames: Sequence[Buffer]) -> int:
     """Bytes of all frames together."""
@@ -55,47 +71,64 @@ def validate_alive(frames: Sequence[Buffer]) -> bool:
     return bytes(frames[0]) != ENGINE_CORE_DEAD
 
 
+def _payload_bounds(types: Iterable[type], max_payload_bytes: int) -> dict[type, int]:
+    return {cls: min(max_payload_bytes, PAYLOAD_BOUNDS.get(cls, max_payload_bytes)) for cls in types}
+
+
 class FrameEncoder:
-    """Messages of one direction → frames. Not thread-safe: one per thread."""
+    """Messages of one direction → frames. Not thread-safe: one per thread.
+
+    max_payload_bytes: of each message; those of `PAYLOAD_BOUNDS` have theirs as well.
+    """
 
     def __init__(self, types: dict[type, bytes], *, max_payload_bytes: int = MAX_MESSAGE_BYTES) -> None:
         self._types = types
-        self._max_payload_bytes = max_payload_bytes
+        self._max_payload_bytes = _payload_bounds(types, max_payload_bytes)
         self._encoder = MsgpackEncoder()
 
     def encode(self, message: Any, *, max_bytes: int = MAX_MESSAGE_BYTES) -> list[Buffer]:
         """[type byte, payload, buffer …]. Raises `MessageTooLarge`, with nothing to undo."""
-        return self._bounded([self._types[type(message)], *self._encoder.encode(message)], max_bytes)
+        return self._bounded(message, self._encoder.encode(message), max_bytes)
 
     def encode_into(self, message: Any, payload: bytearray, *, max_bytes: int = MAX_MESSAGE_BYTES) -> list[Buffer]:
         """As `encode`, with the payload written over `payload`: leave it alone until ZMQ is done with it."""
-        return self._bounded([self._types[type(message)], *self._encoder.encode_into(message, payload)], max_bytes)
+        return self._bounded(message, self._encoder.encode_into(message, payload), max_bytes)
 
-    def _bounded(self, frames: list[Buffer], max_bytes: int) -> list[Buffer]:
+    def _bounded(self, message: Any, encoded: Sequence[Buffer], max_bytes: int) -> list[Buffer]:
+        frames = [self._types[type(message)], *encoded]
+        max_payload_bytes = self._max_payload_bytes[type(message)]
         size = size_of(frames)
         if size > max_bytes:
             raise MessageTooLarge(f"a message of {size} bytes is over the peer's limit of {max_bytes}")
-        if len(frames[1]) > self._max_payload_bytes:
-            raise MessageTooLarge(f"a payload of {len(frames[1])} bytes is over the limit of {self._max_payload_bytes}")
+        if len(frames[1]) > max_payload_bytes:
+            raise MessageTooLarge(f"a payload of {len(frames[1])} bytes is over the limit of {max_payload_bytes}")
         if len(frames) > MAX_FRAMES:
             raise MessageTooLarge(f"a message of {len(frames)} frames is over the limit of {MAX_FRAMES}")
         return frames
 
 
 class FrameDecoder:
-    """Frames of one direction → messages. Not thread-safe: one per thread. Raises `MalformedFrame` and nothing else."""
+    """Frames of one direction → messages. Not thread-safe: one per thread. Raises `MalformedFrame` and nothing else.
+
+    max_payload_bytes: as an encoder's.
+    """
 
     def __init__(self, types: dict[type, bytes], *, max_payload_bytes: int = MAX_MESSAGE_BYTES) -> None:
-        self._max_payload_bytes = max_payload_bytes
-        self._decoders: dict[bytes, MsgpackDecoder[Any]] = {byte: MsgpackDecoder(cls) for cls, byte in types.items()}
+        bounds = _payload_bounds(types, max_payload_bytes)
+        self._decoders: dict[bytes, tuple[MsgpackDecoder[Any], int]] = {
+            byte: (MsgpackDecoder(cls), bounds[cls]) for cls, byte in types.items()
+        }
 
     def decode(self, frames: Sequence[Buffer], *, max_bytes: int = MAX_MESSAGE_BYTES) -> Any:
         """The message in `frames` = [type byte, payload, buffer …]."""
         if not 2 <= len(frames) <= MAX_FRAMES:
             raise MalformedFrame(f"{len(frames)} frames")
-        if size_of(frames) > max_bytes or size_of(frames[1:2]) > self._max_payload_bytes:
+        if size_of(frames) > max_bytes:
             raise MalformedFrame("over the size limit")
-        decoder = self._decoders.get(bytes(frames[0])) if len(frames[0]) <= len(ENGINE_CORE_DEAD) else None
-        if decoder is None:
+        known = self._decoders.get(bytes(frames[0])) if len(frames[0]) <= len(ENGINE_CORE_DEAD) else None
+        if known is None:
             raise MalformedFrame("unknown type byte")
+        decoder, max_payload_bytes = known
+        if size_of(frames[1:2]) > max_payload_bytes:
+            raise MalformedFrame("over the size limit")
         return decoder.decode(frames[1:])

@@ -75,6 +75,16 @@ MAX_OUTPUT_PAYLOAD_BYTES = 128 * 2**10
 what decodes slowest (lists in lists) that takes 40 ms, and half a minute for `MAX_MESSAGE_BYTES`. An engine sends a
 larger step as several messages."""
 
+MAX_INPUT_PAYLOAD_BYTES = 8 * 2**20
+"""Of the msgpack of a request (ADD), which an engine decodes in a thread, with the GIL held: 8 MiB of numbers take a
+seventh of a second. A token takes 5 bytes at most: 5 MiB for prompt and outputs in a context of 2**20 tokens, 1.25 MiB
+for `MAX_ALLOWED_TOKEN_IDS`, and all else that a request may have less than 0.5 MiB (stop strings, `MAX_LOGIT_BIAS`, a
+grammar, ids). A request over it is refused by the frontend, that one alone."""
+
+MAX_CONTROL_PAYLOAD_BYTES = 16 * 2**10
+"""Of the msgpack of what a frontend asks of an engine itself (PING, UTILITY, …). A utility's arguments are of any
+shape, which decodes slowest: 8 MiB of lists in a list take ten seconds."""
+
 MAX_FRAMES = 64
 """Of one message on the mesh, the routing id not counted."""
 
@@ -82,7 +92,8 @@ MAX_BYTES_WAITING_PER_PEER = 256 * 2**20
 """Bytes that wait in our own code for one peer or for one thread; more ends that peer's session."""
 
 MAX_ENGINES = 4096
-"""Link sessions of one frontend, admitted or not."""
+"""Admitted engines of one frontend. As many halves of Hellos may wait, and as many peers are remembered for their rate,
+each beside the others; what has not come that far is a connection (`MAX_MESH_CONNECTIONS`)."""
 
 MAX_API_KEYS = 1024
 """All of them are compared for each request."""
@@ -103,7 +114,10 @@ MAX_WRITE_STALL_S = 300.0
 """Without a reader taking what is written to it."""
 
 MAX_HTTP_CONNECTIONS = 16384
-"""Of one HTTP port."""
+"""Of the API's port."""
+
+MAX_ADMIN_CONNECTIONS = 256
+"""Of the admin port: probes, Prometheus, the operator. Nobody's streams are there."""
 
 HTTP_CONNECTIONS_SHARE = 0.4
 """Of the file descriptors that a process may have: a connection for which there is none is told nothing."""

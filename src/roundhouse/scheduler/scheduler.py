@@ -158,7 +158,8 @@ class Scheduler:
                 return None
 
     def _schedule_waiting(self, step: StepBuilder, now: float) -> None:
-        """Admits waiting requests in order, up to the first that finds no room: none overtakes it."""
+        """Admits waiting requests in order, up to the first that finds no room, or whose grammar is the step's second
+        one: none overtakes it."""
         while (
             step.token_budget > 0
             and len(self._waiting) > 0
@@ -167,7 +168,7 @@ class Scheduler:
             and self.kv_cache.num_free_blocks > 0
         ):
             request = self._waiting.peek()
-            if not self._admit(request, now):
+            if not step.can_begin(request.sampling_params.structured_outputs) or not self._admit(request, now):
                 break
             self._waiting.pop()
             self._running[request.request_id] = request

@@ -35,6 +35,13 @@ STATUSES = frozenset({200, 400, 404, 408, 409, 413, 415, 422})
 """None of them says that the server is at fault: no input may."""
 
 MAX_ANSWERED_TOKENS = 4
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "array", "items": {"$ref": "#/$defs/b"}}, "c": {"type": "string", "pattern": "^x+$"}},
+    "required": ["a"],
+    "additionalProperties": False,
+    "$defs": {"b": {"enum": [1, "two", None]}},
+}
 _TOKENIZER = byte_level()
 
 
@@ -176,6 +183,18 @@ def _seeds() -> Iterable[tuple[str, bytes]]:
         ),
         "chat_tools": (0, {"messages": talk, "tools": [tool], "tool_choice": "none", "max_completion_tokens": 2}),
         "chat_continued": (0, {"messages": messages, "add_generation_prompt": False, "continue_final_message": True}),
+        "chat_schema": (
+            0,
+            {
+                "messages": messages,
+                "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}},
+            },
+        ),
+        "chat_json": (0, {"messages": messages, "response_format": {"type": "json_object"}, **streamed}),
+        "completion_guided": (1, {"prompt": "once", "structured_outputs": {"regex": "[a-z]+( [a-z]+)*"}, "n": 2}),
+        "completion_schema": (1, {"prompt": "once", "structured_outputs": {"json": SCHEMA}}),
+        "completion_choice": (1, {"prompt": "once", "guided_choice": ["yes", "no"]}),
+        "completion_grammar": (1, {"prompt": "once", "guided_grammar": 'start: "a" start | "b"'}),
         "completion": (1, {"prompt": "once", **sampling, "logprobs": 1}),
         "completion_ids": (1, {"prompt": [[65, 66], [67]], **streamed, "echo": False, "max_tokens": 2}),
         "tokenize": (2, {"prompt": "a text", "return_token_strs": True}),

@@ -7,8 +7,10 @@ from functools import partial
 
 import pytest
 
+from roundhouse.cli.frontend import HttpFrontend
 from roundhouse.cli.http_protocol import BoundedHttpProtocol
-from roundhouse.cli.http_server import HttpServer, bind, max_connections, url_host
+from roundhouse.cli.http_server import HttpServer, bind, max_api_connections, url_host
+from roundhouse.cli.options import AdminSettings, HttpSettings
 from roundhouse.protocol import limits
 from roundhouse.protocol.errors import ConfigError
 
@@ -61,20 +63,34 @@ def test_the_server_leaves_signals_to_the_command_and_stops_when_told() -> None:
     assert server.should_exit
 
 
+def protocol_of(server: HttpServer) -> tuple[object, dict[str, object]]:
+    server.config.load()
+    made = server.config.http_protocol_class
+    assert isinstance(made, partial)
+    return made.func, made.keywords
+
+
 def test_the_server_speaks_the_bounded_protocol() -> None:
     """What it bounds is tested with the API, under this same class."""
-    config = HttpServer(None).config
-    config.load()
-    made = config.http_protocol_class
-    assert isinstance(made, partial)
-    assert (made.func, made.keywords) == (BoundedHttpProtocol, {"max_connections": max_connections()})
+    assert protocol_of(HttpServer(None)) == (BoundedHttpProtocol, {"max_connections": max_api_connections()})
+    assert protocol_of(HttpServer(None, max_connections=3)) == (BoundedHttpProtocol, {"max_connections": 3})
+
+
+def test_the_admin_port_has_a_bound_of_its_own() -> None:
+    services = HttpFrontend(HttpSettings("127.0.0.1", 0, ("m",), 1.0), AdminSettings("127.0.0.1", 0, None))
+    try:
+        bounds = [protocol_of(server)[1]["max_connections"] for server, _ in services._servers]
+    finally:
+        for _, listener in services._servers:
+            listener.close()
+    assert bounds == [max_api_connections(), limits.MAX_ADMIN_CONNECTIONS]
 
 
 def test_http_takes_its_share_of_the_files_that_the_process_may_open() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
-        assert max_connections() == int(256 * limits.HTTP_CONNECTIONS_SHARE)
+        assert max_api_connections() == int(256 * limits.HTTP_CONNECTIONS_SHARE)
         assert limits.HTTP_CONNECTIONS_SHARE + limits.MESH_CONNECTIONS_SHARE < 0.9
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)

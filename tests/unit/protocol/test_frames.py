@@ -1,8 +1,10 @@
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roundhouse.protocol import limits
 from roundhouse.protocol import messages as m
 from roundhouse.protocol.errors import MalformedFrame, MessageTooLarge
 from roundhouse.protocol.frames import (
@@ -15,6 +17,7 @@ from roundhouse.protocol.frames import (
     validate_alive,
 )
 from roundhouse.protocol.limits import MAX_FRAMES
+from roundhouse.protocol.sampling import SamplingParams, StructuredOutputsParams
 from tests.golden.wire.samples import ENGINE_MESSAGES, FRONTEND_MESSAGES, read_golden
 
 DECODERS = [FrameDecoder(FRONTEND_TYPES), FrameDecoder(ENGINE_TYPES)]
@@ -108,6 +111,47 @@ def test_a_message_over_the_limit_is_not_encoded() -> None:
     with pytest.raises(MessageTooLarge) as caught:
         encoder.encode(request, max_bytes=size - 1)
     assert caught.value.message == f"a message of {size} bytes is over the peer's limit of {size - 1}"
+
+
+def longest_request() -> m.EngineCoreRequest:
+    """All that a request may have at once, in a context of 2**20 tokens, each number written as long as it gets."""
+    token_id = limits.MAX_TOKEN_ID
+    params = SamplingParams(
+        stop=["🙂" * limits.MAX_STOP_CHARS] * limits.MAX_STOP_STRINGS,
+        stop_token_ids=[token_id] * limits.MAX_STOP_TOKEN_IDS,
+        logit_bias={token_id - place: 0.1 for place in range(limits.MAX_LOGIT_BIAS)},
+        allowed_token_ids=[token_id] * limits.MAX_ALLOWED_TOKEN_IDS,
+        structured_outputs=StructuredOutputsParams(
+            choice=["x" * (limits.MAX_GUIDED_CHOICES_BYTES // limits.MAX_GUIDED_CHOICES)] * limits.MAX_GUIDED_CHOICES
+        ),
+    )
+    params.verify()
+    return m.EngineCoreRequest(
+        "🙂" * limits.MAX_INNER_REQUEST_ID_CHARS,
+        [token_id] * 2**19,
+        params,
+        1.5,
+        output_token_ids=[token_id] * 2**19,
+        cache_salt="🙂" * limits.MAX_CACHE_SALT_CHARS,
+    )
+
+
+def test_the_longest_request_is_within_the_bound_of_an_engines_input() -> None:
+    request = longest_request()
+    frames = FrameEncoder(FRONTEND_TYPES).encode(request)
+    assert 6.25 * 2**20 < len(frames[1]) < limits.MAX_INPUT_PAYLOAD_BYTES - 2**20
+    assert DECODERS[0].decode(frames) == request
+
+
+def test_a_message_to_an_engine_has_the_bound_of_its_type() -> None:
+    """Over it the encoder refuses, and the decoder looks at nothing."""
+    too_long = m.EngineCoreRequest("r", [2**17] * (limits.MAX_INPUT_PAYLOAD_BYTES // 5), None, 0.0)
+    utility = m.UtilityRequest(1, "f", [[]] * limits.MAX_CONTROL_PAYLOAD_BYTES)
+    for message, bound in ((too_long, limits.MAX_INPUT_PAYLOAD_BYTES), (utility, limits.MAX_CONTROL_PAYLOAD_BYTES)):
+        with pytest.raises(MessageTooLarge, match=f"is over the limit of {bound}$"):
+            FrameEncoder(FRONTEND_TYPES).encode(message)
+        with pytest.raises(MalformedFrame, match="over the size limit"):
+            DECODERS[0].decode([FRONTEND_TYPES[type(message)], msgspec.msgpack.encode(message)])
 
 
 def test_too_many_frames_are_not_encoded() -> None:

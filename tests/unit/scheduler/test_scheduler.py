@@ -14,7 +14,7 @@ from roundhouse.protocol.errors import (
 )
 from roundhouse.protocol.identity import ClientIndex
 from roundhouse.protocol.messages import EngineCoreEvent, EngineCoreOutput, EventType, OutputError, SchedulerStats
-from roundhouse.protocol.sampling import FinishReason
+from roundhouse.protocol.sampling import FinishReason, StructuredOutputsParams
 from roundhouse.scheduler.request import Request, RequestStatus
 from roundhouse.scheduler.step import ModelRunnerOutput, SchedulerOutput
 from tests.support.builders import CLIENT, request, scheduler
@@ -157,6 +157,19 @@ def test_a_prompt_waits_until_all_of_it_fits_and_nobody_overtakes_it() -> None:
     # b needs four of five blocks: it starts when a has ended, though two were free all along.
     firsts = {new.request_id: step for step, plan in enumerate(run.plans) for new in plan.new_requests}
     assert firsts == {"0:a": 0, "0:b": 3, "0:c": 6}
+
+
+def test_grammars_begin_one_a_step_in_order_and_the_same_one_together() -> None:
+    """Each is compiled within the step; the stream that runs gets a token in every one of them."""
+    run = loop()
+    add(run, "stream", 4, max_tokens=9)
+    run.step()
+    for request_id, regex in (("a", "a+"), ("a too", "a+"), ("b", "b+"), ("free", None), ("c", "c+"), ("a late", "a+")):
+        grammar = None if regex is None else StructuredOutputsParams(regex=regex)
+        add(run, request_id, 2, max_tokens=9, structured_outputs=grammar)
+    begun = [[new.request_id for new in run.step().new_requests] for _ in range(4)]
+    assert begun == [["0:a", "0:a too"], ["0:b", "0:free"], ["0:c"], ["0:a late"]]
+    assert all("0:stream" in plan.num_scheduled_tokens for plan in run.plans)
 
 
 def test_priority_decides_who_is_admitted() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from roundhouse.protocol.sampling import StructuredOutputsParams
 from roundhouse.scheduler.step import NewRequest, SchedulerOutput
 from roundhouse.scheduler.step_builder import StepBuilder
 from tests.support.builders import request
@@ -24,6 +25,17 @@ def test_builds_a_plan_within_a_budget() -> None:
         finished=["gone"],
     )
     assert plan.total_num_scheduled_tokens == 8
+
+
+def test_one_grammar_begins_in_a_step() -> None:
+    step = StepBuilder(token_budget=20)
+    digits, letters = StructuredOutputsParams(regex="[0-9]+"), StructuredOutputsParams(regex="[a-z]+")
+    step.start_request(request("free"), 1, [1])
+    assert (step.can_begin(digits), step.can_begin(letters)) == (True, True)
+    step.start_request(request("digits", structured_outputs=digits), 1, [2])
+    step.start_request(request("free too"), 1, [3])
+    assert step.can_begin(StructuredOutputsParams(regex="[0-9]+"))
+    assert (step.can_begin(None), step.can_begin(digits), step.can_begin(letters)) == (True, True, False)
 
 
 def test_what_a_victim_got_goes_back() -> None:
