@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from roundhouse.frontend.suspicion import MAX_DEATHS, MAX_LOSSES
 from tests.chaos.client import CHAT, COMPLETIONS, Call, Stream, new_http_client
 from tests.chaos.faulty_engine import BUSY_S, HOLDS_GIL, KILLS, SLEEPS
 from tests.chaos.proxied_cluster import ProxiedCluster, contended, start_alone, start_what_is_down
@@ -429,7 +430,9 @@ def test_a_request_that_kills_its_engines_is_given_up_and_no_other(
         pids |= {engine.pid for engine in faulty.engines}
     assert (poison.status, (poison.answer.error or {}).get("code")) == (500, "request_poisoned")
     start_what_is_down(faulty)
-    assert len(pids | {engine.pid for engine in faulty.engines}) == 2 + 3
+    # Some were known to have died only when it had killed the next one.
+    num_killed = len(pids | {engine.pid for engine in faulty.engines}) - 2
+    assert MAX_DEATHS <= num_killed <= MAX_LOSSES
     assert_same(streams, expected, "beside a poisonous request")
 
 
