@@ -69,13 +69,22 @@ def test_bytes_without_end_and_without_a_key(siege: Siege) -> None:
     assert attack.added("limits", "bytes_before_hello") > 0
 
 
+MAX_QUIETS = 10
+
+
 def test_ten_thousand_silent_connections(siege: Siege) -> None:
     attack = withstand(siege, "silent_crowd", max_growth=2 * MAX_GROWTH)
     assert attack.result["connected"] > 1000
-    # They leave after three seconds, and are counted then.
-    left = siege.quiet(4.0)
+    # They leave three seconds after their handshake began, and are counted then; the last ones begin late where the
+    # machine is busy. Of two that had one number after the other by different sockets, the end of the first may be told
+    # behind the beginning of the second: then one is counted for both.
+    wanted = attack.before.without_hello + 0.9 * attack.result["connected"]
+    for _ in range(MAX_QUIETS):
+        left = siege.quiet(4.0)
+        if left.after.without_hello >= wanted:
+            break
     assert left.after.num_descriptors < 200
-    assert left.after.without_hello - attack.before.without_hello >= attack.result["connected"]
+    assert left.after.without_hello >= wanted
 
 
 def test_ten_thousand_connections_that_come_and_go(siege: Siege) -> None:
