@@ -163,3 +163,16 @@ def test_a_member_that_never_answers(siege: Siege) -> None:
     assert attack.added("counters", "admitted") == 1
     assert attack.result == {"was_asked": True, "num_requests": 0}
     assert attack.after.stalled == ["engine-1"]
+
+
+def test_slow_payloads_by_many_connections_of_one_key(siege: Siege) -> None:
+    attack = withstand(siege, "many_slow_connections", max_growth=MAX_BYTES_UNREAD)
+    assert attack.added("limits", "connections_per_peer") > 0
+    assert attack.added("counters", "late_messages") > 100
+
+
+def test_a_key_that_is_revoked_loses_its_connections(siege: Siege) -> None:
+    """The last one: nobody can use that key any more."""
+    siege.revoke_the_stolen(4.0)
+    attack = withstand(siege, "slow_connections_that_are_revoked", max_growth=MAX_BYTES_UNREAD)
+    assert attack.added("limits", "revoked") > 0

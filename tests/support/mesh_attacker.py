@@ -270,6 +270,29 @@ def slow_payloads(attacker: Attacker) -> Result:
     return {}
 
 
+def many_slow_connections(attacker: Attacker, seconds: float = 3.0) -> Result:
+    """What takes long to decode, by twenty connections of one key, for a session that is not there."""
+    attacker.join()
+    frames = attacker._encoder.encode(
+        EngineCoreOutputs(1, 0, HELLO.epoch, 1, [], utility_output=UtilityOutput(1, [[]] * (2**17 - 200)))
+    )
+    pushes = [attacker.push]
+    for _ in range(20):
+        pushes.append(push := sockets.make_push(attacker._context, attacker.credential()))
+        sockets.connect(push, attacker.address.output_endpoint)
+    ends_at = time.monotonic() + seconds
+    while time.monotonic() < ends_at:
+        for push in pushes:
+            attacker.send_at_once(push, frames)
+        time.sleep(0.02)
+    return {}
+
+
+def slow_connections_that_are_revoked(attacker: Attacker) -> Result:
+    """The same, for so long that its key is taken off the list meanwhile."""
+    return many_slow_connections(attacker, 8.0)
+
+
 def frame_too_large(attacker: Attacker) -> Result:
     """One frame over the limit of frames, by a key."""
     attacker.join()
@@ -363,6 +386,8 @@ ATTACKS: dict[str, Callable[[Attacker], Result]] = {
         noise_by_key,
         flood_by_key,
         slow_payloads,
+        many_slow_connections,
+        slow_connections_that_are_revoked,
         frame_too_large,
         endless_message,
         replayed_hellos,

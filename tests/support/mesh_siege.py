@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,7 @@ class Siege:
     def __init__(self, folder: Path, *, num_streams: int = 16, delay_s: float = 0.03, descriptors: int | None = None):
         store = KeyStore(folder / "keys")
         store.create(["engine-0", "engine-1"])
+        self._store = store
         self._stolen = store.engine("engine-1")
         self._address = f"tcp://127.0.0.1:{free_port_run('127.0.0.1', 4)}"
         self._log = (folder / "log").open("ab")
@@ -75,6 +77,10 @@ class Siege:
 
     def wake_zap(self) -> None:
         self._ask("wake zap")
+
+    def revoke_the_stolen(self, in_s: float) -> None:
+        """Later on, in the middle of an attack."""
+        threading.Timer(in_s, self._store.revoke, ("engine-1",)).start()
 
     def quiet(self, seconds: float) -> Attack:
         before, memory = self.report(), _Memory(self._frontend.pid)

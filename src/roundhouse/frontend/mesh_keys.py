@@ -37,6 +37,15 @@ class MeshKeys:
         if self._watch is not None:
             self._watch.stop()
 
+    def may_speak(self, peer: Peer, now: float) -> bool:
+        """Whether a message of `peer` is worth decoding: one of a revoked key is not."""
+        if self.guard.knows(peer):
+            return True
+        self.guard.count_stray(peer)
+        if self._told.is_due(f"{peer.user_id} revoked", now):
+            logger.warning("dropped a message of %s: that key is not allowed", peer.user_id)
+        return False
+
     def check_hello(self, peer: Peer, hello: Hello, now: float) -> Denial | None:
         """None when it may be who it says."""
         denial = self.guard.check_hello(peer, hello)
@@ -52,8 +61,8 @@ class MeshKeys:
             self.guard.count_stray(peer)
             if self._told.is_due(f"{peer.user_id} stray", now):
                 logger.warning("dropped a message of %s for a session of %s", peer.user_id, member.hello.identity)
-        elif not self.guard.knows(peer):
-            self.guard.count_stray(peer)
+        elif peer.user_id is not None and self._told.is_due(f"{peer.user_id} late", now):
+            logger.warning("dropped a message of %s: it names no session that is there", peer.user_id)
         return False
 
     def counters(self, link: FrontendLink) -> KeyCounters:

@@ -19,9 +19,14 @@ logger = logging.getLogger(__name__)
 _HELLO = ENGINE_TYPES[Hello]
 
 
+def is_hello(frames: Sequence[Buffer]) -> bool:
+    """By its type alone. frames: [type, payload …]."""
+    return bytes(frames[0][:2]) == _HELLO
+
+
 def check_hello_size(frames: Sequence[Buffer]) -> None:
     """Before anything is decoded. frames: [type, payload …] of any message. Raises `MalformedFrame`."""
-    if bytes(frames[0][:2]) == _HELLO and size_of(frames) > MAX_HELLO_BYTES:
+    if is_hello(frames) and size_of(frames) > MAX_HELLO_BYTES:
         raise MalformedFrame(f"a Hello of {size_of(frames)} bytes")
 
 

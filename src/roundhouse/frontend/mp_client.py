@@ -25,7 +25,7 @@ from roundhouse.frontend.liveness import Liveness
 from roundhouse.frontend.loss import LossCause, Verdict
 from roundhouse.frontend.membership import Member, MembershipState, check_load
 from roundhouse.frontend.mesh_keys import MeshKeys
-from roundhouse.frontend.mesh_limits import MeshLimits, check_hello_size
+from roundhouse.frontend.mesh_limits import MeshLimits, check_hello_size, is_hello
 from roundhouse.frontend.outputs_queue import OutputsQueue
 from roundhouse.frontend.utility_calls import Answer, UtilityCalls
 from roundhouse.protocol.errors import (
@@ -46,7 +46,12 @@ from roundhouse.protocol.frames import (
     validate_alive,
 )
 from roundhouse.protocol.identity import WITHOUT_KEYS, Peer
-from roundhouse.protocol.limits import MAX_BYTES_WAITING_PER_PEER, MAX_HELLO_BYTES, MAX_OUTPUT_PAYLOAD_BYTES
+from roundhouse.protocol.limits import (
+    MAX_BYTES_WAITING_PER_PEER,
+    MAX_HELLO_BYTES,
+    MAX_IDENTITY_BYTES,
+    MAX_OUTPUT_PAYLOAD_BYTES,
+)
 from roundhouse.protocol.messages import (
     Died,
     Draining,
@@ -272,22 +277,24 @@ class AsyncMPClient(EngineCoreClient):
     def process_outputs_socket(self, frames: Frames, peer: Peer = WITHOUT_KEYS) -> None:
         """One message of a PULL, and who sent it; the link's reader calls it."""
         now = self._clock()
+        if not self._keys.may_speak(peer, now):
+            return
         try:
             check_hello_size(frames)
-            message = self._decoder.decode(frames)
-            if isinstance(message, Hello):
-                if self._limits.may_greet(peer, message, now) and self._keys.check_hello(peer, message, now) is None:
-                    self._obey(self._engines.on_pull_hello(message, now, peer))
+            if is_hello(frames):
+                self._greet_on_pull(self._decoder.decode(frames), peer, now)
                 return
+            # Decoding is what costs the event loop time: only who speaks for its own session has some of it.
+            member = self._engines.get(self._decoder.session_of(frames))
+            if not self._keys.is_of(member, peer, now) or member is None:
+                self.counters.num_late_messages += member is None
+                return
+            message = self._decoder.decode(frames)
             load = _load_in(message)
             if load is not None:
                 check_load(load)
         except MalformedFrame as error:
-            self._count_malformed(error, "PULL", now)
-            return
-        member = self._engines.get(message.session_id)
-        if not self._keys.is_of(member, peer, now) or member is None:
-            self.counters.num_late_messages += member is None
+            self._count_malformed(error, peer.user_id or "PULL", now)
             return
         if not validate_alive(frames):
             assert isinstance(message, Died)
@@ -313,6 +320,8 @@ class AsyncMPClient(EngineCoreClient):
         routing_id = bytes(frames[0])
         if len(frames) == 2 and not frames[1]:
             return
+        if not self._keys.may_speak(peer, now):
+            return
         try:
             message = self._decoder.decode(frames[1:], max_bytes=MAX_HELLO_BYTES)
             if not isinstance(message, Hello):
@@ -322,10 +331,14 @@ class AsyncMPClient(EngineCoreClient):
             denial = self._keys.check_hello(peer, message, now)
             if denial is None:
                 self._obey(self._engines.on_router_hello(routing_id, message, now, peer))
-            elif self._keys.guard.knows(peer):
+            else:
                 self._obey([Refuse(routing_id, Refused(denial.fault, denial.message), peer)])
         except MalformedFrame as error:
-            self._count_malformed(error, repr(routing_id[:16]), now)
+            self._count_malformed(error, peer.user_id or f"ROUTER {_claimed(routing_id)!r}", now)
+
+    def _greet_on_pull(self, hello: Hello, peer: Peer, now: float) -> None:
+        if self._limits.may_greet(peer, hello, now) and self._keys.check_hello(peer, hello, now) is None:
+            self._obey(self._engines.on_pull_hello(hello, now, peer))
 
     def _post_keys(self, keys: FrontendKeys) -> None:
         """From the watch's thread."""
@@ -458,6 +471,11 @@ def random_session_ids() -> Iterator[int]:
         if session_id not in used:
             used.add(session_id)
             yield session_id
+
+
+def _claimed(routing_id: bytes) -> bytes:
+    """The identity in a routing id, which is all of it that does not change with each connection."""
+    return routing_id.split(b"\0", 1)[0][:MAX_IDENTITY_BYTES]
 
 
 def _load_in(message: EngineMessage) -> SchedulerStats | None:

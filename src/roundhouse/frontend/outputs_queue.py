@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 
+from roundhouse.protocol.limits import MESSAGE_OVERHEAD_BYTES
 from roundhouse.protocol.messages import EngineCoreOutputs
 
 
@@ -17,7 +18,8 @@ class OutputsQueue:
         self._error: Exception | None = None
 
     def put(self, outputs: EngineCoreOutputs, session_id: int = 0, nbytes: int = 0) -> int:
-        """Returns the bytes of that session that wait, these included."""
+        """Returns the bytes of that session that wait, these and the overhead of each message included."""
+        nbytes += MESSAGE_OVERHEAD_BYTES if nbytes else 0
         self._items.put_nowait((session_id, nbytes, outputs))
         if not nbytes:
             return 0

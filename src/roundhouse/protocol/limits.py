@@ -91,6 +91,9 @@ MAX_FRAMES = 64
 MAX_BYTES_WAITING_PER_PEER = 256 * 2**20
 """Bytes that wait in our own code for one peer or for one thread; more ends that peer's session."""
 
+MESSAGE_OVERHEAD_BYTES = 512
+"""Of each message that waits decoded, beside the bytes it had on the wire: a small one is mostly Python objects."""
+
 MAX_ENGINES = 4096
 """Admitted engines of one frontend. As many halves of Hellos may wait, and as many peers are remembered for their rate,
 each beside the others; what has not come that far is a connection (`MAX_MESH_CONNECTIONS`)."""
@@ -137,6 +140,10 @@ MAX_HELLO_HALVES_PER_ENGINE = 16
 
 MAX_MESH_CONNECTIONS = 4 * MAX_ENGINES
 """Of one frontend's mesh: two for each session, and twice that while keys are rotated."""
+
+MAX_CONNECTIONS_PER_PEER = 8
+"""Of one key, to one frontend. A session has two, a handover of keys four; twice that leaves room for those that have
+ended and are not noticed yet. PULL gives each connection its turn, not each peer."""
 
 MESH_CONNECTIONS_SHARE = 0.4
 """Of the file descriptors that a process may have; what HTTP and the mesh leave is for the process itself. libzmq

@@ -200,8 +200,19 @@ MESH_OVER_LIMIT = Metric(
     Kind.COUNTER,
     "What was too much: Hellos of one peer (hello_rate), Hellos of one engine that wait for their other half "
     "(hello_halves), connections (connections), bytes without a Hello (bytes_before_hello), bytes without the end of a "
-    "message (bytes_unread). The first two were dropped, the others cost a connection each.",
-    _labels(limit=("hello_rate", "hello_halves", "connections", "bytes_before_hello", "bytes_unread")),
+    "message (bytes_unread), connections of one key (connections_per_peer), of a key that is not allowed any more "
+    "(revoked). The first two were dropped, the others cost a connection each.",
+    _labels(
+        limit=(
+            "hello_rate",
+            "hello_halves",
+            "connections",
+            "connections_per_peer",
+            "revoked",
+            "bytes_before_hello",
+            "bytes_unread",
+        )
+    ),
 )
 
 MESH_CONNECTIONS_WITHOUT_HELLO = Metric(

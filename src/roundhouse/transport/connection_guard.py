@@ -18,6 +18,7 @@ from collections.abc import Collection
 from roundhouse.clock import Clock
 from roundhouse.protocol.limits import MAX_MESH_CONNECTIONS, MESH_CONNECTIONS_SHARE
 from roundhouse.transport.connections import Connections, Cut, Limit
+from roundhouse.transport.socket_reader import Received
 from roundhouse.transport.told import Told
 
 WATCH_S = 0.1
@@ -34,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 _WHY: dict[Limit, str] = {
     "connections": "there are too many",
+    "connections_per_peer": "its key has too many",
+    "revoked": "its key is not allowed",
     "bytes_before_hello": "it sends and says no Hello",
     "bytes_unread": "it sends more than one message can be, and does not end it",
 }
@@ -72,8 +75,18 @@ class ConnectionGuard:
     def is_known(self, fd: int) -> bool:
         return self._connections.is_known(fd)
 
-    def on_message(self, fd: int, nbytes: int, num_frames: int) -> None:
-        self._connections.delivered(fd, nbytes, num_frames)
+    def on_message(self, received: Received) -> bool:
+        """Whether it may be handed on."""
+        is_taken, cut = self._connections.delivered(
+            received.fd, received.nbytes, len(received.frames), received.user_id
+        )
+        self._obey(cut)
+        return is_taken
+
+    def set_allowed(self, user_ids: Collection[str]) -> None:
+        """The User-Ids that may have connections; those of others are cut now, or with their first message."""
+        for cut in self._connections.set_allowed(user_ids):
+            self._obey(cut)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Samples from here on, until `stop`."""
@@ -97,12 +110,14 @@ class ConnectionGuard:
     def _obey(self, cut: Cut | None) -> None:
         if cut is None:
             return
-        peer = _shut_down(cut.fd, self._ports)
-        if peer is None:
+        address = _shut_down(cut.fd, self._ports)
+        if address is None:
             return
         self.num_cut[cut.limit] += 1
+        peer = address if cut.user_id is None else cut.user_id
         if self._told.is_due(f"{peer} {cut.limit}", self._clock()):
-            logger.warning("cut a connection from %s: %s", peer, _WHY[cut.limit])
+            whose = "" if cut.user_id is None else f" of {cut.user_id}"
+            logger.warning("cut a connection from %s%s: %s", address, whose, _WHY[cut.limit])
 
 
 def _bytes_received(fd: int) -> int | None:

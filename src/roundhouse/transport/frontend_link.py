@@ -77,7 +77,9 @@ class FrontendLink:
         check_bind(self.address, has_keys=keys is not None, insecure_mesh=insecure_mesh)
         self.is_insecure = is_exposed(self.address) and keys is None
         self._folder = IpcFolder(self.address) if isinstance(self.address, IpcAddress) else None
-        self._guard = ConnectionGuard(_ports(self.address), clock) if isinstance(self.address, TcpAddress) else None
+        self._guard: ConnectionGuard | None = None
+        if isinstance(self.address, TcpAddress):
+            self._guard = ConnectionGuard(_ports(self.address, has_keys=keys is not None), clock)
         self._clock = clock
         self._context = zmq.Context()
         self._pairs: dict[int, PortPair] = {}
@@ -92,6 +94,7 @@ class FrontendLink:
             if keys is not None and isinstance(self.address, TcpAddress):
                 # Before any bind: nobody may find a socket that asks nobody.
                 self._zap = ZapHandler(self._context, keys.grants, clock)
+                self._allow_connections(keys)
                 for generation, server in keys.servers.items():
                     self._pairs[generation] = PortPair(self._context, self.address, generation, server, self._guard)
             else:
@@ -158,13 +161,15 @@ class FrontendLink:
             self._guard.start(asyncio.get_running_loop())
 
     def set_keys(self, keys: FrontendKeys) -> None:
-        """For who connects from now on. What came by a server key that is gone from `keys`, or is another one there,
-        ends with its ports: the next send to it says that it is gone. A port that cannot be bound is logged and tried
-        again by `watch`; after ports were closed all are left to it, since libzmq gives them back a little later.
-        Without keys before, nothing happens."""
+        """Connections of client keys that are not in `keys` are cut. What came by a server key that is gone from it, or
+        is another one there, ends with its ports: the next send to it says that it is gone. A port that cannot be
+        bound is logged and tried again by `watch`; after ports were closed all are left to it, since libzmq gives them
+        back a little later. Without keys before, nothing happens."""
         if self._zap is None or self._is_closed:
             return
+        # In this order: who comes in by the old list is cut with its first message.
         self._zap.allow(keys.grants)
+        self._allow_connections(keys)
         gone = [number for number, pair in self._pairs.items() if keys.servers.get(number) != pair.server]
         for generation in gone:
             pair = self._pairs.pop(generation)
@@ -202,6 +207,10 @@ class FrontendLink:
         finally:
             pair.look_again()
         return SendResult.SENT
+
+    def _allow_connections(self, keys: FrontendKeys) -> None:
+        assert self._guard is not None
+        self._guard.set_allowed({grant.user_id for grant in keys.grants.values()})
 
     def _bind_wanted(self) -> None:
         assert isinstance(self.address, TcpAddress)
@@ -258,6 +267,6 @@ class FrontendLink:
             self._folder.close()
 
 
-def _ports(address: TcpAddress) -> set[int]:
-    """Those of both generations."""
-    return set(range(address.port, address.port + 4))
+def _ports(address: TcpAddress, *, has_keys: bool) -> set[int]:
+    """Those of both generations; without keys the two above the mesh's may be somebody else's."""
+    return set(range(address.port, address.port + (4 if has_keys else 2)))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from roundhouse.protocol.frames import FrontendMessage
 from roundhouse.protocol.identity import ClientIndex
+from roundhouse.protocol.limits import MESSAGE_OVERHEAD_BYTES
 from roundhouse.protocol.messages import Admitted, EngineCoreOutputs, SchedulerStats
 
 if TYPE_CHECKING:
@@ -134,14 +135,15 @@ class Backlog:
         self._taken: dict[ClientIndex, int] = {}
 
     def put(self, client_index: ClientIndex, nbytes: int) -> int:
-        """Returns the bytes that wait, these included."""
-        total = self._put[client_index] = self._put.get(client_index, 0) + nbytes
+        """Returns the bytes that wait, these and the overhead of each message included."""
+        total = self._put[client_index] = self._put.get(client_index, 0) + nbytes + MESSAGE_OVERHEAD_BYTES
         return total - self._taken.get(client_index, 0)
 
     def taken(self, item: InputItem) -> None:
         """`SessionLost` is the last item of its session; both totals go with it."""
         if isinstance(item, Received):
-            self._taken[item.client_index] = self._taken.get(item.client_index, 0) + item.nbytes
+            taken = self._taken.get(item.client_index, 0)
+            self._taken[item.client_index] = taken + item.nbytes + MESSAGE_OVERHEAD_BYTES
         elif isinstance(item, SessionLost):
             self._put.pop(item.client_index, None)
             self._taken.pop(item.client_index, None)

@@ -1,10 +1,11 @@
-"""`MalformedCounter`: bytes that no peer of ours would send are counted, told once a minute, and cost nothing else."""
+"""`MalformedCounter`: bytes that no peer of ours would send are counted, told once a minute for each peer, and cost
+nothing else."""
 
 from __future__ import annotations
 
 import logging
 
-LOG_INTERVAL_S = 60.0
+from roundhouse.transport.told import Told
 
 logger = logging.getLogger(__name__)
 
@@ -14,12 +15,10 @@ class MalformedCounter:
 
     def __init__(self) -> None:
         self.total = 0
-        self._told_at: float | None = None
-        self._told_total = 0
+        self._told = Told()
 
     def count(self, error: Exception, peer: str, now: float) -> None:
+        """peer: whatever tells it best from others, and what it cannot make up if there is such a thing."""
         self.total += 1
-        if self._told_at is None or now - self._told_at >= LOG_INTERVAL_S:
-            fresh = self.total - self._told_total
-            logger.warning("dropped %d malformed message(s), the last one from %s: %s", fresh, peer, error)
-            self._told_at, self._told_total = now, self.total
+        if self._told.is_due(peer, now):
+            logger.warning("dropped a malformed message of %s, number %d of all: %s", peer, self.total, error)

@@ -114,12 +114,12 @@ class PortPair:
             monitor.close()
             socket.close()
 
-    def _on_received(self, guard: ConnectionGuard, received: Received) -> None:
+    def _on_received(self, guard: ConnectionGuard, received: Received) -> bool:
         if not guard.is_known(received.fd):
             # Its own ACCEPTED, and the DISCONNECTED of the one that had this number before, came before its message.
             for reader in self._monitor_readers:
                 reader.drain(LONGEST_CATCH_UP, inf)
-        guard.on_message(received.fd, received.nbytes, len(received.frames))
+        return guard.on_message(received)
 
 
 def _bindable(endpoint: str) -> str:

@@ -77,7 +77,7 @@ class SocketReader:
     """Calls `on_message` for each message, and `on_failure` once with what it raised: then nothing more is read.
 
     generation: of the server key of `socket`; 0 when it has none.
-    on_received: is told of each message first.
+    on_received: is told of each message first, and says whether it may be handed on.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class SocketReader:
         on_failure: Callable[[Exception], None],
         *,
         generation: int = 0,
-        on_received: Callable[[Received], None] | None = None,
+        on_received: Callable[[Received], bool] | None = None,
         clock: Clock = monotonic,
     ) -> None:
         self._loop = loop
@@ -119,10 +119,9 @@ class SocketReader:
                     received = receive(self._socket, has_keys=self._generation > 0)
                 except zmq.Again:
                     return True
-                if self._on_received is not None:
-                    self._on_received(received)
-                peer = Peer(self._generation, received.user_id) if self._generation else WITHOUT_KEYS
-                self._on_message(received.frames, peer)
+                if self._on_received is None or self._on_received(received):
+                    peer = Peer(self._generation, received.user_id) if self._generation else WITHOUT_KEYS
+                    self._on_message(received.frames, peer)
                 if self._clock() >= until:
                     break
         except Exception as error:

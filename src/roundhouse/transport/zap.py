@@ -119,7 +119,8 @@ class ZapHandler:
         if refused is not None:
             self.num_refused += 1
             address = frames[5].decode(errors="replace") if len(frames) > 5 else "?"
-            if self._told.is_due(f"{address} {refused}", self._clock()):
+            # By the address alone: a key costs nothing to make.
+            if self._told.is_due(address, self._clock()):
                 known = f"with the key {fingerprint(refused)}" if refused else "without a key"
                 logger.warning("refused a peer at %s %s: it is not allowed", address, known)
         socket.send_multipart(reply)

@@ -645,7 +645,7 @@ def test_a_message_that_is_too_large_for_the_engine_is_not_sent() -> None:
 
 
 def test_an_engine_whose_outputs_nobody_takes_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("roundhouse.frontend.mp_client.MAX_BYTES_WAITING_PER_PEER", 1000)
+    monkeypatch.setattr("roundhouse.frontend.mp_client.MAX_BYTES_WAITING_PER_PEER", 3000)
 
     async def main() -> None:
         client = new_client()

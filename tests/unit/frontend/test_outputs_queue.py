@@ -6,6 +6,7 @@ import pytest
 
 from roundhouse.frontend.outputs_queue import OutputsQueue
 from roundhouse.protocol.errors import EngineDeadError
+from roundhouse.protocol.limits import MESSAGE_OVERHEAD_BYTES as OVER
 from roundhouse.protocol.messages import EngineCoreOutputs
 
 
@@ -28,12 +29,12 @@ def test_outputs_come_in_the_order_of_their_arrival_whoever_sent_them() -> None:
 def test_the_bytes_that_wait_are_counted_by_session_until_they_are_taken() -> None:
     async def scenario() -> None:
         queue = OutputsQueue()
-        assert queue.put(outputs(1, 1), 1, 100) == 100
-        assert queue.put(outputs(2, 1), 2, 7) == 7
-        assert queue.put(outputs(1, 2), 1, 20) == 120
+        assert queue.put(outputs(1, 1), 1, 100) == 100 + OVER
+        assert queue.put(outputs(2, 1), 2, 7) == 7 + OVER
+        assert queue.put(outputs(1, 2), 1, 20) == 120 + 2 * OVER
         await queue.get()
-        assert queue.put(outputs(1, 3), 1, 3) == 23
-        assert queue.put(outputs(2, 2), 2, 1) == 8
+        assert queue.put(outputs(1, 3), 1, 3) == 23 + 2 * OVER
+        assert queue.put(outputs(2, 2), 2, 1) == 8 + 2 * OVER
 
     asyncio.run(scenario())
 
@@ -42,11 +43,11 @@ def test_an_answer_of_our_own_belongs_to_nobody() -> None:
     async def scenario() -> None:
         queue = OutputsQueue()
         own = outputs(3, 0)
-        assert queue.put(outputs(3, 1), 3, 50) == 50
+        assert queue.put(outputs(3, 1), 3, 50) == 50 + OVER
         assert queue.put(own) == 0
         await queue.get()
         assert await queue.get() is own
-        assert queue.put(outputs(3, 2), 3, 4) == 4
+        assert queue.put(outputs(3, 2), 3, 4) == 4 + OVER
 
     asyncio.run(scenario())
 

@@ -173,3 +173,20 @@ def test_last_words_are_told_from_everything_else() -> None:
     assert not validate_alive(read_golden("died"))
     assert read_golden("died")[0] == ENGINE_CORE_DEAD
     assert all(validate_alive(read_golden(name)) for name in ENGINE_MESSAGES if name != "died")
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, message in ENGINE_MESSAGES.items() if not isinstance(message, m.Hello)]
+)
+def test_the_session_of_an_engines_message_without_the_message(name: str) -> None:
+    decoder = FrameDecoder(ENGINE_TYPES)
+    frames = read_golden(name)
+    assert decoder.session_of(frames) == decoder.decode(frames).session_id
+
+
+@given(st.lists(st.binary(max_size=64), max_size=6))
+def test_the_session_of_random_bytes_raises_malformed_frame_only(frames: list[bytes]) -> None:
+    try:
+        FrameDecoder(ENGINE_TYPES).session_of([ENGINE_TYPES[m.Pong], *frames])
+    except MalformedFrame:
+        pass

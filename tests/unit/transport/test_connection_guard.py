@@ -8,6 +8,7 @@ import pytest
 
 from roundhouse.protocol.limits import MAX_BYTES_BEFORE_HELLO
 from roundhouse.transport.connection_guard import ConnectionGuard
+from roundhouse.transport.socket_reader import Received
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def test_what_says_no_hello_is_cut_and_counted(pair: tuple[socket.socket, socket
         server.recv(1024, socket.MSG_WAITALL)
     guard.sample()
     assert client.recv(1) == b""
-    assert guard.num_cut == {"connections": 0, "bytes_before_hello": 1, "bytes_unread": 0}
+    assert guard.num_cut == {**dict.fromkeys(guard.num_cut, 0), "bytes_before_hello": 1}
     assert not guard.on_disconnected(server.fileno())
     assert guard.num_without_hello == 1
     # The descriptor is its owner's as before.
@@ -70,3 +71,20 @@ def test_what_is_no_connection_is_no_harm(tmp_path: object) -> None:
     assert sum(guard.num_cut.values()) == 0
     os.close(reader)
     os.close(writer)
+
+
+def test_a_key_that_is_revoked_loses_its_connection(
+    pair: tuple[socket.socket, socket.socket], caplog: pytest.LogCaptureFixture
+) -> None:
+    server, client = pair
+    guard = guard_of(server.getsockname()[1])
+    guard.set_allowed({"key/*/engine-1"})
+    guard.on_accepted(server.fileno())
+    message = Received([b"x"], "key/*/engine-1", server.fileno(), 1)
+    assert guard.on_message(message)
+    guard.set_allowed({"key/*/engine-0"})
+    assert client.recv(1) == b""
+    assert not guard.on_message(message)
+    assert guard.num_cut == {**dict.fromkeys(guard.num_cut, 0), "revoked": 1}
+    assert guard.on_disconnected(server.fileno())
+    assert caplog.messages == ["cut a connection from 127.0.0.1 of key/*/engine-1: its key is not allowed"]

@@ -1,8 +1,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roundhouse.protocol.limits import BYTES_A_SECOND_FOR_HEARTBEATS, MAX_BYTES_BEFORE_HELLO, MAX_BYTES_UNREAD
-from roundhouse.transport.connections import FRAME_OVERHEAD_BYTES, Connections, Cut
+from roundhouse.protocol.limits import (
+    BYTES_A_SECOND_FOR_HEARTBEATS,
+    MAX_BYTES_BEFORE_HELLO,
+    MAX_BYTES_UNREAD,
+    MAX_CONNECTIONS_PER_PEER,
+)
+from roundhouse.transport.connections import DROPPED, FRAME_OVERHEAD_BYTES, TAKEN, Connections, Cut, Delivery
 
 
 def known(*fds: int, most: int = 10) -> Connections:
@@ -87,3 +92,107 @@ def test_all_have_their_turn() -> None:
     assert [connections.to_sample(2) for _ in range(4)] == [[0, 1], [2, 3], [4], [0, 1]]
     connections.ended(2)
     assert connections.to_sample(2) == [3]
+
+
+def of_peer(user_id: str, fds: range) -> Connections:
+    connections = Connections(100)
+    for fd in fds:
+        connections.accepted(fd, 0.0)
+        assert connections.delivered(fd, 100, 2, user_id) == TAKEN
+    return connections
+
+
+FULL = range(MAX_CONNECTIONS_PER_PEER)
+NEXT = MAX_CONNECTIONS_PER_PEER
+
+
+def test_of_too_many_of_one_key_the_newest_goes() -> None:
+    connections = of_peer("thief", FULL)
+    for fd in (NEXT, NEXT + 1):
+        connections.accepted(fd, 0.0)
+    over = Delivery(False, Cut(NEXT, "connections_per_peer", "thief"))
+    assert connections.delivered(NEXT, 100, 2, "thief") == over
+    assert connections.delivered(NEXT + 1, 100, 2, "honest") == TAKEN
+    assert len(connections) == MAX_CONNECTIONS_PER_PEER + 1
+    assert connections.delivered(0, 100, 2, "thief") == TAKEN
+
+
+def test_one_that_ended_makes_room_for_the_next_of_its_key() -> None:
+    connections = of_peer("engine", FULL)
+    for fd in range(NEXT, 100):
+        connections.ended(fd - NEXT)
+        connections.accepted(fd, 0.0)
+        assert connections.delivered(fd, 100, 2, "engine") == TAKEN
+    assert len(connections) == MAX_CONNECTIONS_PER_PEER
+
+
+def test_without_keys_nobody_can_be_told_from_another() -> None:
+    connections = known(*range(MAX_CONNECTIONS_PER_PEER + 1))
+    assert connections.delivered(0, 100, 2) == TAKEN
+
+
+def test_nothing_is_taken_of_what_was_cut_until_its_number_is_used_again() -> None:
+    connections = of_peer("thief", FULL)
+    connections.accepted(NEXT, 0.0)
+    connections.delivered(NEXT, 100, 2, "thief")
+    assert connections.delivered(NEXT, 100, 2, "thief") == DROPPED
+    connections.ended(NEXT)
+    assert connections.delivered(NEXT, 100, 2, "thief") == DROPPED
+    connections.accepted(NEXT, 1.0)
+    # What still waits of the one before costs the new one nothing.
+    assert connections.delivered(NEXT, 100, 2, "thief") == DROPPED
+    assert not connections.is_known(NEXT)
+    assert connections.delivered(NEXT, 100, 2, "honest") == TAKEN
+    assert connections.delivered(NEXT, 100, 2, "thief") == DROPPED
+    assert connections.is_known(NEXT)
+
+
+def test_a_number_that_was_anothers_becomes_its_own() -> None:
+    connections = of_peer("thief", FULL)
+    connections.ended(0)
+    connections.accepted(0, 0.0)
+    assert connections.delivered(0, 100, 2, "thief") == TAKEN
+    assert connections.delivered(0, 100, 2, "honest") == TAKEN
+    assert connections.delivered(0, 100, 2, "thief") == TAKEN
+    connections.accepted(NEXT, 0.0)
+    assert connections.delivered(NEXT, 100, 2, "thief") == TAKEN
+
+
+def test_a_key_that_is_allowed_no_longer_loses_its_connections() -> None:
+    connections = of_peer("thief", range(2))
+    connections.accepted(2, 0.0)
+    connections.accepted(3, 0.0)
+    connections.delivered(3, 100, 2, "honest")
+    assert connections.set_allowed({"honest"}) == [Cut(fd, "revoked", "thief") for fd in range(2)]
+    assert connections.delivered(0, 100, 2, "thief") == DROPPED
+    # One that had not spoken yet is told by its first message.
+    assert connections.delivered(2, 100, 2, "thief") == Delivery(False, Cut(2, "revoked", "thief"))
+    assert connections.delivered(3, 100, 2, "honest") == TAKEN
+    assert connections.set_allowed({"honest", "thief"}) == []
+
+
+@given(st.lists(st.tuples(st.sampled_from("aeds"), st.integers(0, 30), st.sampled_from(["x", "y"])), max_size=300))
+def test_no_key_ever_has_more_than_its_share(events: list[tuple[str, int, str]]) -> None:
+    connections, taken = Connections(20), dict[int, str]()
+    for kind, fd, user_id in events:
+        cut = None
+        match kind:
+            case "a":
+                cut = connections.accepted(fd, 0.0)
+                taken.pop(fd, None)
+            case "e":
+                connections.ended(fd)
+                taken.pop(fd, None)
+            case "d":
+                is_taken, cut = connections.delivered(fd, 1, 1, user_id)
+                if is_taken and connections.is_known(fd):
+                    taken.setdefault(fd, user_id)
+            case _:
+                for each in connections.set_allowed({user_id}):
+                    taken.pop(each.fd, None)
+                connections.set_allowed({"x", "y"})
+        if cut is not None:
+            taken.pop(cut.fd, None)
+        counts = connections._num_of
+        assert all(0 < number <= MAX_CONNECTIONS_PER_PEER for number in counts.values())
+        assert sum(counts.values()) == sum(connections.is_known(each) for each in range(31))

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from roundhouse.protocol.errors import ConfigError
-from roundhouse.transport.frontend_link import FrontendLink, fresh_ipc_address
+from roundhouse.transport.address import TcpAddress, parse_address
+from roundhouse.transport.frontend_link import FrontendLink, _ports, fresh_ipc_address
 
 
 @pytest.fixture
@@ -72,3 +73,10 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
         FrontendLink(address)
     assert raised.value.message == f"cannot listen on {address}: Not a directory"
+
+
+def test_the_ports_that_are_its_own() -> None:
+    address = parse_address("tcp://127.0.0.1:5570")
+    assert isinstance(address, TcpAddress)
+    assert _ports(address, has_keys=False) == {5570, 5571}
+    assert _ports(address, has_keys=True) == {5570, 5571, 5572, 5573}

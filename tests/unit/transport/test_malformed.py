@@ -2,16 +2,19 @@ import logging
 
 import pytest
 
-from roundhouse.transport.malformed import LOG_INTERVAL_S, MalformedCounter
+from roundhouse.transport.malformed import MalformedCounter
+from roundhouse.transport.told import INTERVAL_S
 
 
-def test_all_are_counted_and_one_a_minute_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_all_are_counted_and_one_a_minute_of_each_peer_is_told(caplog: pytest.LogCaptureFixture) -> None:
     counter = MalformedCounter()
     with caplog.at_level(logging.WARNING):
-        for now in (0.0, 1.0, LOG_INTERVAL_S - 0.1, LOG_INTERVAL_S, LOG_INTERVAL_S + 1):
+        for now in (0.0, 1.0, INTERVAL_S - 0.1, INTERVAL_S, INTERVAL_S + 1):
             counter.count(ValueError(f"at {now:g}"), "engine-0", now)
-    assert counter.total == 5
+        counter.count(ValueError("another"), "engine-1", INTERVAL_S + 2)
+    assert counter.total == 6
     assert caplog.messages == [
-        "dropped 1 malformed message(s), the last one from engine-0: at 0",
-        "dropped 3 malformed message(s), the last one from engine-0: at 60",
+        "dropped a malformed message of engine-0, number 1 of all: at 0",
+        "dropped a malformed message of engine-0, number 4 of all: at 60",
+        "dropped a malformed message of engine-1, number 6 of all: another",
     ]

@@ -1,11 +1,13 @@
 """What the key handler answers, and what it does to sockets that ask it."""
 
+import pytest
+import zmq
 from zmq.utils import z85
 
 from roundhouse.protocol.identity import EngineIdentity
 from roundhouse.transport.keys import Grant, new_pair
 from roundhouse.transport.sockets import ZAP_DOMAIN
-from roundhouse.transport.zap import answer
+from roundhouse.transport.zap import ENDPOINT, ZapHandler, answer
 
 PUBLIC = new_pair().public
 RAW = z85.decode(PUBLIC.encode())
@@ -53,3 +55,22 @@ def test_whatever_else_is_asked_is_refused() -> None:
     for frames in strange:
         reply, refused = answer(frames, {PUBLIC: GRANT})
         assert (reply[4], reply[6], refused) == (b"400", b"", "")
+
+
+def test_keys_that_are_made_up_are_told_of_once_for_each_address(caplog: pytest.LogCaptureFixture) -> None:
+    context = zmq.Context()
+    handler = ZapHandler(context, {}, lambda: 0.0)
+    client = context.socket(zmq.REQ)
+    try:
+        client.connect(ENDPOINT)
+        for address in [b"10.0.0.1"] * 5 + [b"10.0.0.2"]:
+            request = asked(address=address, credential=z85.decode(new_pair().public.encode()))
+            client.send_multipart(request[2:])
+            assert client.poll(5000)
+            assert client.recv_multipart()[2] == b"400"
+    finally:
+        client.close(0)
+        handler.close()
+        context.term()
+    assert handler.num_refused == 6
+    assert [message.split()[4] for message in caplog.messages] == ["10.0.0.1", "10.0.0.2"]
