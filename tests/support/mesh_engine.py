@@ -87,7 +87,7 @@ class EchoLoop:
         self.seen: list[InputItem] = []
         granted, started = config.get("epoch", (1, 1))
         model, limit = config.get("model", "echo"), config.get("max_message_bytes", 2**26)
-        greeting = Hello(config["identity"], (granted, started), b"", [1], model, "key", 16, 100, 2048, 64, limit)
+        greeting = Hello(config["identity"], (granted, started), b"", [1], model, "key", 16, 100, 2**20, 64, limit)
         self.link = EngineLink(
             greeting,
             config["frontends"],
