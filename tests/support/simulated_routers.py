@@ -51,7 +51,7 @@ class _Frontend:
         self._hear(engine, scheduler_stats=stats)
 
     def on_engine(self, engine: Engine) -> None:
-        greeting = hello(engine.identity, block_size=BLOCK_SIZE, num_blocks=engine.num_blocks)
+        greeting = hello(engine.identity, block_size=BLOCK_SIZE, num_blocks=engine.num_blocks, max_model_len=2**20)
         assert greeting.max_num_seqs == MAX_NUM_SEQS
         member = self._members[engine] = admit(self._engines, greeting, self._cluster.now)
         self._names[member.session_id] = engine
