@@ -15,7 +15,7 @@ ENGINE_GAP_S = (4.0, 10.0)
 
 _SECONDS = {Kind.REVOKE: (4.0, 22.0), Kind.ROTATE_ENGINE: (8.0, 15.0), Kind.BROKEN_LIST: (2.0, 6.0)}
 """From the first to the last deed: until a revoked engine gets a new key, an old key is retired, the list is whole.
-Its own connections tell a revoked engine nothing for 15 s; then it asks again, and is refused."""
+A revoked engine is cut off at once, asks again, and is refused."""
 
 
 def draw_key_events(seed: int, seconds: float, *, num_engines: int, num_frontends: int) -> list[Event]:

@@ -240,6 +240,20 @@ def stop_near(answer: Answer, index: int) -> str:
     return found
 
 
+def kill_in_turn(
+    stream: Stream, indexes: Sequence[int], victim: EngineProcess, survivor: EngineProcess
+) -> tuple[EngineProcess, EngineProcess]:
+    """Kills the engine that runs after each of these tokens; the other one is started before. Returns who is next to be
+    killed, and the other."""
+    for index in indexes:
+        survivor.start()
+        stream.wait_for_tokens(index, OVER_S)
+        victim.kill()
+        victim.wait()
+        victim, survivor = survivor, victim
+    return victim, survivor
+
+
 @pytest.mark.timeout(1800)
 def test_killed_at_every_index(cluster: Cluster, client: httpx.Client) -> None:
     """The two engines take turns: one is killed; the other, which was started meanwhile, goes on and is the next."""
@@ -255,12 +269,7 @@ def test_killed_at_every_index(cluster: Cluster, client: httpx.Client) -> None:
         indexes = range(first, NUM_TOKENS, step)
         streams = start(client, cluster, calls)
         wait_until_placed(cluster, victim, streams)
-        for index in indexes:
-            survivor.start()
-            streams[0].wait_for_tokens(index, OVER_S)
-            victim.kill()
-            victim.wait()
-            victim, survivor = survivor, victim
+        victim, survivor = kill_in_turn(streams[0], indexes, victim, survivor)
         assert_same(streams, expected, f"killed after tokens {list(indexes)}")
     # Of 10 choices, two of which end at token 48; near the last token some have ended before the kill.
     assert resumes(cluster) - before > 9 * (NUM_TOKENS - 20)
@@ -275,12 +284,7 @@ def test_a_guided_stream_goes_on_where_its_grammar_was(cluster: Cluster, client:
     streams = start(client, cluster, [GUIDED])
     wait_until_placed(cluster, victim, streams)
     indexes = (1, 6, 11)
-    for index in indexes:
-        survivor.start()
-        streams[0].wait_for_tokens(index, OVER_S)
-        victim.kill()
-        victim.wait()
-        victim, survivor = survivor, victim
+    kill_in_turn(streams[0], indexes, victim, survivor)
     assert_same(streams, expected, f"killed after tokens {indexes}")
     assert resumes(cluster) - before == len(indexes)
 

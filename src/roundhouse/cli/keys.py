@@ -63,9 +63,10 @@ def add(folder: Path, identity: str, epoch: int | None) -> None:
     store = KeyStore(folder)
     store.add(identity, epoch)
     _say(f"made the key of engine {identity}")
-    _say("next, in this order:")
-    _say(f"  1. bring {store.frontends} to the frontends: they let it in from then on")
-    _say(f"  2. roundhouse engine … --identity {identity} --mesh-keys {store.engine(identity)}")
+    _say_steps(
+        f"bring {store.frontends} to the frontends: they let it in from then on",
+        f"roundhouse engine … --identity {identity} --mesh-keys {store.engine(identity)}",
+    )
 
 
 @keys.command("rotate-server")
@@ -76,10 +77,11 @@ def rotate_server(folder: Path) -> None:
     generation = store.rotate_server()
     ports = "its own ports" if generation % 2 else "the two ports above (5572 and 5573 of 5570)"
     _say(f"made server key {generation}: with it frontends listen on {ports} as well")
-    _say("next, in this order:")
-    _say(f"  1. bring {store.frontends} to the frontends; let the network policy pass those ports")
-    _say(f"  2. bring {folder}/engines/IDENTITY to each engine: it goes over by itself, and finishes what it has")
-    _say(f"  3. when every engine has gone over: roundhouse keys retire {folder}")
+    _say_steps(
+        f"bring {store.frontends} to the frontends; let the network policy pass those ports",
+        f"bring {folder}/engines/IDENTITY to each engine: it goes over by itself, and finishes what it has",
+        f"when every engine has gone over: roundhouse keys retire {folder}",
+    )
 
 
 @keys.command("rotate-engine")
@@ -91,10 +93,11 @@ def rotate_engine(folder: Path, identity: str, epoch: int | None) -> None:
     store = KeyStore(folder)
     store.rotate_engine(identity, epoch)
     _say(f"made the next key of engine {identity}; the one before is still allowed")
-    _say("next, in this order:")
-    _say(f"  1. bring {store.frontends} to the frontends")
-    _say(f"  2. bring {store.engine(identity)} to the engine: it goes over by itself")
-    _say(f"  3. when it has gone over: roundhouse keys retire {folder} --engine {identity}")
+    _say_steps(
+        f"bring {store.frontends} to the frontends",
+        f"bring {store.engine(identity)} to the engine: it goes over by itself",
+        f"when it has gone over: roundhouse keys retire {folder} --engine {identity}",
+    )
 
 
 @keys.command()
@@ -109,9 +112,10 @@ def retire(folder: Path, identity: str | None) -> None:
         return
     generation = store.retire_server()
     _say(f"server key {generation} is gone")
-    _say("next, in this order:")
-    _say(f"  1. bring {folder}/engines/IDENTITY to each engine")
-    _say(f"  2. bring {store.frontends} to the frontends: they close its ports")
+    _say_steps(
+        f"bring {folder}/engines/IDENTITY to each engine",
+        f"bring {store.frontends} to the frontends: they close its ports",
+    )
 
 
 @keys.command()
@@ -153,6 +157,13 @@ def _say_gone(grants: list[Grant]) -> None:
         _say(f"no longer allowed: {_grant(grant)}")
     if not grants:
         _say("there was nothing to retire")
+
+
+def _say_steps(*steps: str) -> None:
+    """What is to be done next, in the order in which it is safe."""
+    _say("next, in this order:")
+    for number, step in enumerate(steps, start=1):
+        _say(f"  {number}. {step}")
 
 
 def _say(line: str) -> None:
